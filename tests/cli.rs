@@ -44,10 +44,14 @@ mod plan;
 mod real_api;
 #[path = "cli/objects/rollouts.rs"]
 mod rollouts;
+#[path = "cli/run.rs"]
+mod run;
 #[path = "cli/objects/secrets.rs"]
 mod secrets;
 #[path = "cli/sessions.rs"]
 mod sessions;
+#[path = "cli/source.rs"]
+mod source;
 #[path = "cli/reading/status.rs"]
 mod status;
 #[path = "cli/reading/status_table.rs"]

@@ -359,7 +359,7 @@ impl WorkloadWrite<'_> {
         if self.only_create {
             return Err(ApiError::conflict(
                 format!("the workload `{key}` exists with other content"),
-                "PUT to its own path changes it",
+                "`katcall edit` or `katcall apply` with its folder changes it (PUT to its own path)",
             ));
         }
         let generation = meta.generation.saturating_add(1);

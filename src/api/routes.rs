@@ -122,6 +122,7 @@ pub enum ApiOperation {
     ScaleWorkload,
     SetImage,
     RestartWorkload,
+    GetSource,
     ListFiles,
     GetFile,
     ListInstancesOfWorkload,
@@ -286,6 +287,9 @@ pub static ROUTES: &[ApiRoute] = {
         R::new(Put, workload!("/restart"), A::Deploy, O::RestartWorkload, APPLIED,
             "Replaces a workload's instances by others like them; the same `restartedAt` twice does it once")
             .takes(P::Json(of::<RestartRequest>), &[200]).query(&["dryRun"]),
+        R::new(Get, workload!("/source"), A::ReadFiles, O::GetSource, P::Archive,
+            "Reads all files as they were written, with the values of environment variables; those of an earlier generation with `generation`")
+            .query(&["generation"]),
         R::new(Get, workload!("/files"), A::ReadNamespace, O::ListFiles, P::Json(of::<List<String>>),
             "Lists the names of a workload's files"),
         R::new(Get, workload!("/files/{file}"), A::ReadFiles, O::GetFile, P::Text,

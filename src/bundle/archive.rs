@@ -57,7 +57,23 @@ pub fn read_archive_within(
     bytes: &[u8],
     limits: &ArchiveLimits,
 ) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
-    let (entries, mut diagnostics) = entries_of(bytes, limits);
+    sources_of(entries_of(bytes, limits))
+}
+
+/// Whether the bytes are a tar archive without gzip.
+pub(super) fn is_plain_tar(bytes: &[u8]) -> bool {
+    bytes.get(257..262) == Some(b"ustar")
+}
+
+/// As [`read_archive`], for a tar archive without gzip.
+pub(super) fn read_plain_tar(tar: &[u8]) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
+    sources_of(entries_of_tar(tar, &ArchiveLimits::default()))
+}
+
+/// The files of an archive whose entries were read.
+fn sources_of(
+    (entries, mut diagnostics): (Vec<ArchiveFile>, Vec<Diagnostic>),
+) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
     let files = files(entries, &mut diagnostics);
     if files.is_empty() && diagnostics.is_empty() {
         let message = "no *.kat file is in the archive";
@@ -74,16 +90,19 @@ pub(super) fn entries_of(
     bytes: &[u8],
     limits: &ArchiveLimits,
 ) -> (Vec<ArchiveFile>, Vec<Diagnostic>) {
-    let tar = match expand(bytes, limits) {
-        Ok(tar) => tar,
-        Err(found) => return (Vec::new(), vec![found]),
-    };
+    match expand(bytes, limits) {
+        Ok(tar) => entries_of_tar(&tar, limits),
+        Err(found) => (Vec::new(), vec![found]),
+    }
+}
+
+fn entries_of_tar(tar: &[u8], limits: &ArchiveLimits) -> (Vec<ArchiveFile>, Vec<Diagnostic>) {
     let mut reader = ArchiveReader {
         limits,
         diagnostics: Vec::new(),
         entries: Vec::new(),
     };
-    if let Err(fatal) = reader.run(&tar) {
+    if let Err(fatal) = reader.run(tar) {
         reader.diagnostics.push(fatal);
     }
     (reader.entries, reader.diagnostics)
@@ -110,7 +129,7 @@ fn expand(bytes: &[u8], limits: &ArchiveLimits) -> Result<Vec<u8>, Diagnostic> {
             [0x28, 0xb5, 0x2f, 0xfd, ..] => "a zstd stream",
             [0xfd, b'7', b'z', b'X', b'Z', ..] => "an xz stream",
             [b'B', b'Z', b'h', ..] => "a bzip2 stream",
-            _ if bytes.get(257..262) == Some(b"ustar") => "a tar archive without gzip",
+            _ if is_plain_tar(bytes) => "a tar archive without gzip",
             _ => "other bytes",
         };
         let message = format!("found {found}, expected a tar archive in gzip (.tar.gz)");

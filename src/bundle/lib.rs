@@ -10,7 +10,7 @@
 //! - `diagnostic.rs`: [`Diagnostic`], a mistake with its place.
 //!
 //! Modules:
-//! - `archive`, `folder`, `carried`: sources of files, with their limits.
+//! - `archive`, `folder`, `stream`, `carried`: sources of files, with their limits.
 //! - `yaml`: a tree in which every key and value has its position.
 //! - `decode`, `check`, `kind`: the tree to the types of `kat_types::resource`, field by field.
 //! - `cross_file_rules`, `volumes`, `machine`: rules between fields and between files.
@@ -52,6 +52,7 @@ mod kind;
 mod machine;
 mod not_yet;
 mod parse;
+mod stream;
 mod suggest;
 mod volumes;
 pub mod yaml;
@@ -77,6 +78,7 @@ pub use not_yet::{not_yet, not_yet_agent_config, not_yet_cluster};
 pub use parse::{
     parse, parse_agent_config, parse_agent_config_as, parse_cluster, parse_cluster_as,
 };
+pub use stream::{ShownObject, join_stream, read_piped, shown_object, split_stream};
 pub use suggest::nearest_name;
 
 /// Maximum bytes of one file's text: it is one value in etcd.
@@ -140,6 +142,14 @@ pub fn check_label_key(text: &str) -> Result<(), String> {
 /// What was found, and what was expected.
 pub fn check_label_value(text: &str) -> Result<(), String> {
     check::label_value(text).map_err(|complaint| complaint.message)
+}
+
+/// Checks that a text can name an environment variable.
+///
+/// # Errors
+/// What was found, and what was expected; a value after `=` is not shown.
+pub fn check_variable(text: &str) -> Result<(), String> {
+    check::variable(text).map_err(|complaint| complaint.message)
 }
 
 /// Checks that a text can name an image.

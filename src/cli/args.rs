@@ -13,7 +13,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use super::time;
 use crate::commands::{
-    changing::{apply::prune, quota, rollout},
+    changing::{apply::prune, diff, edit, export, quota, rollout, run},
     cluster::node,
     data::{registry::RegistryArgs, secret, volume_move},
 };
@@ -56,7 +56,7 @@ pub fn command() -> clap::Command {
 /// connection file. KAT_NAMESPACE is the namespace of commands without --namespace.
 ///
 /// Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 not reachable, 5 timed
-/// out waiting, 10 `plan` found changes, 130 interrupted.
+/// out waiting, 10 `plan` or `diff` found changes, 130 interrupted.
 #[derive(Debug, Parser)]
 #[command(
     name = "katcall",
@@ -95,10 +95,20 @@ impl GlobalArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KatcallCommand {
+    /// Create a workload from an image and a few options
+    Run(run::RunArgs),
+    /// Write the *.kat files of a workload from the options of `run`, without a cluster
+    New(run::NewArgs),
     /// Create or update workloads from folders of *.kat files
     Apply(ApplyArgs),
     /// Show what an apply would change, and change nothing (exits with 10 if there are changes)
     Plan(PlanArgs),
+    /// Show how the files of folders differ from the stored ones (exits with 10 if they differ)
+    Diff(diff::DiffArgs),
+    /// Print or write the stored *.kat files of a workload
+    Export(export::ExportArgs),
+    /// Change the stored *.kat files of a workload in an editor, and apply them
+    Edit(edit::EditArgs),
     /// List objects, or show one
     Get(GetArgs),
     /// Show one object with its conditions and events
@@ -190,6 +200,7 @@ impl KatcallCommand {
     fn waits(&self) -> bool {
         match self {
             Self::Apply(arguments) => arguments.wait,
+            Self::Run(arguments) => arguments.waits(),
             Self::Rollback(arguments) => arguments.waits(),
             Self::Restart(arguments) => arguments.waits(),
             Self::Scale(arguments) => arguments.waits(),
@@ -201,11 +212,29 @@ impl KatcallCommand {
     }
 }
 
+/// The folders that a command reads.
+#[derive(Debug, Clone, Args)]
+pub(super) struct FolderArgs {
+    /// Folders of *.kat files, folders of such folders, or archives (.tar.gz), each on its own; `-`
+    /// reads stdin: an archive, or YAML documents as `katcall export` prints them
+    #[arg(value_name = "DIR|ARCHIVE", required_unless_present = "files")]
+    folders: Vec<PathBuf>,
+    /// Folder or archive, as without the option; may be repeated
+    #[arg(short, long = "file", value_name = "DIR|ARCHIVE")]
+    files: Vec<PathBuf>,
+}
+
+impl FolderArgs {
+    /// All of them, as written.
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        self.folders.iter().chain(&self.files).cloned().collect()
+    }
+}
+
 #[derive(Debug, Args)]
 pub(super) struct ApplyArgs {
-    /// Folder of *.kat files, a folder of such folders, or a .tar.gz; may be repeated
-    #[arg(short, long = "file", value_name = "DIR|ARCHIVE", required = true)]
-    pub(super) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) folders: FolderArgs,
     #[command(flatten)]
     pub(super) prune: PruneArgs,
     /// Wait until the workloads run as written
@@ -259,10 +288,8 @@ pub(super) enum DryRun {
 
 #[derive(Debug, Args)]
 pub(super) struct PlanArgs {
-    /// Folder of *.kat files, a folder of such folders, or a .tar.gz; may be repeated, and each is
-    /// planned on its own
-    #[arg(short, long = "file", value_name = "DIR|ARCHIVE", required = true)]
-    pub(super) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) folders: FolderArgs,
     #[command(flatten)]
     pub(super) prune: PruneArgs,
     /// Print the cluster's whole response

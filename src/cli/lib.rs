@@ -1,7 +1,7 @@
 //! The program `katcall`: its commands, tables, JSON and progress.
 //!
 //! Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 refused or failed, 2 wrong
-//! usage, 3 not found, 4 not reachable, 5 timed out waiting, 10 `plan` found changes, 130
+//! usage, 3 not found, 4 not reachable, 5 timed out waiting, 10 `plan` or `diff` found changes, 130
 //! interrupted.
 //!
 //! Where to begin:
@@ -100,8 +100,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 async fn until_interrupted(arguments: KatcallArgs, console: &Console) -> Result<u8, CliError> {
     // `status` reports an unreachable cluster itself.
     let says_it = matches!(arguments.command, KatcallCommand::Status);
-    // `exec` passes signals on.
-    let takes_it = matches!(arguments.command, KatcallCommand::Exec(_));
+    // `exec` passes signals on, and the editor of `edit` gets them itself.
+    let takes_it = matches!(
+        arguments.command,
+        KatcallCommand::Exec(_) | KatcallCommand::Edit(_)
+    );
     let goes_on = arguments.command.goes_on();
     let client = OnceCell::new();
     let global = arguments.global.clone();
@@ -162,6 +165,19 @@ async fn dispatch(
         }
         KatcallCommand::Plan(arguments) => {
             return crate::commands::changing::plan::run(&session, console, &arguments).await;
+        }
+        KatcallCommand::Run(arguments) => {
+            crate::commands::changing::run::run(&session, console, &arguments).await?
+        }
+        KatcallCommand::New(arguments) => crate::commands::changing::run::new(console, &arguments)?,
+        KatcallCommand::Diff(arguments) => {
+            return crate::commands::changing::diff::run(&session, console, &arguments).await;
+        }
+        KatcallCommand::Export(arguments) => {
+            crate::commands::changing::export::run(&session()?, &arguments).await?
+        }
+        KatcallCommand::Edit(arguments) => {
+            return crate::commands::changing::edit::run(&session()?, &arguments).await;
         }
         KatcallCommand::Get(arguments) => {
             crate::commands::reading::get::run(&session()?, &arguments).await?

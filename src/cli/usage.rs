@@ -128,9 +128,9 @@ fn invoked(words: &[OsString]) -> (Command, String) {
     (command, path)
 }
 
-/// The same command line with the command of `exec` separated by `--`.
+/// The same command line with the command of `exec` or `run` separated by `--`.
 fn with_separator(command: &Command, words: &[OsString], word: &str) -> Option<String> {
-    if command.get_name() != "exec" || word.starts_with('-') {
+    if !matches!(command.get_name(), "exec" | "run") || word.starts_with('-') {
         return None;
     }
     let words: Option<Vec<&str>> = words.iter().skip(1).map(|word| word.to_str()).collect();

@@ -58,6 +58,15 @@ pub struct ApplyOutcome {
     pub dry_run: bool,
 }
 
+/// The files of a workload as the cluster keeps them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSource {
+    /// A gzipped tar archive; it is not checked.
+    pub archive: Bytes,
+    /// The workload's resourceVersion, for `if_match` of [`Client::apply`].
+    pub version: String,
+}
+
 impl Client {
     /// Reads any route.
     ///
@@ -170,6 +179,41 @@ impl Client {
         Ok(ApplyOutcome {
             result: decode(&answer?)?,
             dry_run,
+        })
+    }
+
+    /// Creates a workload from a gzipped tar archive of its `*.kat` files. One that exists with
+    /// other content is a conflict; one with the same content is unchanged, so the call is never
+    /// sent again once it may have arrived: the second answer would be another one.
+    pub async fn create_workload(
+        &self,
+        namespace: &str,
+        archive: Bytes,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = RequestPath::workloads(Some(namespace))?;
+        let mut request = ApiRequest::new(Method::POST, route);
+        request.body = Some(("application/gzip", archive));
+        decode(&self.send(&request).await?)
+    }
+
+    /// The files of a workload as they were written, of the present or of a kept generation.
+    pub async fn source(
+        &self,
+        namespace: &str,
+        name: &str,
+        generation: Option<u64>,
+    ) -> Result<StoredSource, ClientError> {
+        let mut route = RequestPath::of_workload(namespace, name, "source")?;
+        if let Some(generation) = generation {
+            route = route.with("generation", &generation.to_string());
+        }
+        let answer = self.send(&ApiRequest::get(route)).await?;
+        let version = answer
+            .etag
+            .ok_or_else(|| wrong(&answer.endpoint, "it has no ETag".to_owned()))?;
+        Ok(StoredSource {
+            archive: answer.body,
+            version,
         })
     }
 

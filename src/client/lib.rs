@@ -70,7 +70,7 @@ use kat_types::api::Connection;
 use transport::Endpoint;
 
 pub use authority::TrustedAuthority;
-pub use calls::{ApplyOutcome, Deletion};
+pub use calls::{ApplyOutcome, Deletion, StoredSource};
 pub use error::{ApiRefusal, ClientError};
 pub use follow::{FollowedList, KeyedItem, ListChange};
 pub use kat_pki::token::{Token, TokenError};

@@ -53,6 +53,8 @@ impl ApiRequest {
 pub(super) struct ApiResponse {
     pub(super) endpoint: String,
     pub(super) status: u16,
+    /// The header `ETag`.
+    pub(super) etag: Option<String>,
     pub(super) body: Bytes,
 }
 
@@ -70,10 +72,13 @@ impl Client {
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<ApiResponse, ClientError> {
         self.repeat(request, |endpoint, response| async move {
             let status = response.status().as_u16();
+            let etag = response.headers().get(header::ETAG);
+            let etag = etag.and_then(|etag| etag.to_str().ok().map(str::to_owned));
             let body = read(response, MAX_ANSWER, &endpoint).await?;
             Ok(ApiResponse {
                 endpoint,
                 status,
+                etag,
                 body,
             })
         })
@@ -87,6 +92,7 @@ impl Client {
             Ok(ApiResponse {
                 endpoint: self.endpoint().to_owned(),
                 status: StatusCode::NO_CONTENT.as_u16(),
+                etag: None,
                 body: Bytes::new(),
             })
         })

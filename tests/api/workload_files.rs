@@ -9,7 +9,7 @@ use super::{
     preview::{cluster, settle},
     support::{Server, read, web},
 };
-use kat_bundle::{CARRIED, unpack_carried};
+use kat_bundle::{CARRIED, read_archive, unpack_carried};
 use kat_types::{
     assignment::Assignment,
     store::{keys, records::WorkloadMeta},
@@ -109,6 +109,79 @@ async fn the_files_of_a_workload_are_read_by_their_paths() {
         let path = format!("{WEB}/files/{missing}");
         let (status, _) = server.get(&server.admin, &path).await;
         assert_eq!(status, 404, "{missing}");
+    }
+}
+
+/// Names and texts in the archive that `path` answers with, and its `ETag`.
+async fn source(server: &Server, token: &str, path: &str) -> (Vec<(String, String)>, String) {
+    let response = server.call(token, Method::GET, path).await;
+    assert_eq!(response.status(), 200, "{path}");
+    assert_eq!(response.headers()["content-type"], "application/gzip");
+    let etag = response.headers()["etag"].to_str().unwrap().to_owned();
+    let files = read_archive(&response.bytes().await.unwrap()).unwrap();
+    let files = files.into_iter().map(|file| (file.name, file.text));
+    (files.collect(), etag)
+}
+
+#[tokio::test]
+async fn the_source_of_a_workload_is_what_was_applied_and_only_for_those_who_may_deploy() {
+    let server = Server::start().await;
+    let path = format!("{WEB}/source");
+    let first = [("conf/a", "one\n"), ("conf/in/b", "two\n")];
+    apply(&server, &first).await;
+    let (files, _) = source(&server, &server.deploy, &path).await;
+    let [(_, packed), (name, text)] = &files[..] else {
+        panic!("{files:?}");
+    };
+    assert_eq!(
+        (name.as_str(), text.as_str()),
+        ("workload.kat", mounting().as_str())
+    );
+    assert!(
+        text.contains("correct-horse"),
+        "values are as they were written"
+    );
+    let unpacked = unpack_carried(packed).unwrap();
+    assert_eq!(unpacked.len(), 2);
+
+    apply(&server, &[("conf/a", "three\n")]).await;
+    let earlier = source(&server, &server.admin, &format!("{path}?generation=1")).await;
+    assert_eq!(earlier.0, files);
+    let (present, etag) = source(&server, &server.admin, &path).await;
+    assert_ne!(present, files);
+    assert_eq!(earlier.1, etag, "it is the version of the workload");
+
+    // The scope `read` and tokens of other namespaces get neither the files nor whether there are any.
+    let (status, body) = server.get(&server.read, &path).await;
+    assert_eq!(status, 403, "{body}");
+    assert!(!body.to_string().contains("correct-horse"), "{body}");
+    let elsewhere = "/v1alpha1/n/default/workloads/web/source";
+    for path in [elsewhere, &format!("{elsewhere}?generation=1")] {
+        let (status, body) = server.get(&server.deploy, path).await;
+        assert_eq!(status, 403, "{body}");
+    }
+    for (query, expected) in [
+        ("?generation=9", 404),
+        ("?generation=x", 400),
+        ("?other=1", 400),
+    ] {
+        let (status, body) = server.get(&server.admin, &format!("{path}{query}")).await;
+        assert_eq!(status, expected, "{query}: {body}");
+    }
+    let missing = "/v1alpha1/n/shop/workloads/none/source";
+    let (status, body) = server.get(&server.admin, missing).await;
+    assert_eq!(status, 404, "{body}");
+
+    // The ETag is good for an apply until somebody else has written.
+    let text = mounting();
+    let files = |value| [("workload.kat", text.as_str()), ("conf/a", value)];
+    let matching = [("if-match", etag.as_str())];
+    for (value, expected) in [("four\n", 200), ("five\n", 412)] {
+        let response = server
+            .send(&server.admin, Method::PUT, WEB, &files(value), &matching)
+            .await;
+        let (status, body) = read(response).await;
+        assert_eq!(status, expected, "{body}");
     }
 }
 

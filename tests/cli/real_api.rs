@@ -323,3 +323,103 @@ async fn the_data_of_a_volume_is_kept_and_removed() {
     );
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_workload_of_one_line_is_exported_changed_and_compared() {
+    let server = support::Server::start().await;
+    let program = admin(&server);
+    let run = [
+        "run",
+        "registry.lab:5000/api:1",
+        "-n",
+        "shop",
+        "-p",
+        "80:8080",
+        "-e",
+        "KEY=correct-horse",
+    ];
+    assert_snapshot!(program.run(&run), @r"
+    exit: 0
+    --- stdout
+    workload/api created
+    ");
+    let again = program.run(&run);
+    assert!(
+        again.contains("`shop/api` exists already, with the same content"),
+        "{again}"
+    );
+    let other = program.run(&[&run[..], &["--replicas", "2"]].concat());
+    assert!(
+        other.contains("hint: `katcall edit` or `katcall apply`"),
+        "{other}"
+    );
+
+    let printed = program.run(&["export", "shop/api"]);
+    let stream = printed.split_once("--- stdout\n").unwrap().1;
+    let applied = program.run_piped(&["apply", "-f", "-"], stream.as_bytes());
+    assert_snapshot!(applied, @r"
+    exit: 0
+    --- stdout
+    workload/api unchanged
+    ");
+    let text = program.run(&["export", "shop/api", "-o", "api"]);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+    assert_eq!(program.run(&["diff", "api"]), "exit: 0\n");
+    let path = program.home.path().join("api/workload.kat");
+    let changed = std::fs::read_to_string(&path)
+        .unwrap()
+        .replace("replicas: 1", "replicas: 2");
+    std::fs::write(&path, changed).unwrap();
+    let text = program.run(&["diff", "api"]);
+    assert!(text.starts_with("exit: 10\n"), "{text}");
+    assert!(
+        text.contains("\n-  replicas: 1\n+  replicas: 2\n"),
+        "{text}"
+    );
+
+    // Somebody else changes it while the editor is open.
+    let home = program.home.path().display().to_string();
+    let katcall = env!("CARGO_BIN_EXE_katcall");
+    let script = format!(
+        "sed -i 's/replicas: 1/replicas: 4/' \"$1\"; {katcall} scale api -n shop --replicas 3\n"
+    );
+    let editor = program.file("editor", &script);
+    let program = program
+        .variable("EDITOR", &format!("sh {editor}"))
+        .variable("TMPDIR", &home)
+        .variable("PATH", "/usr/bin:/bin");
+    let text = program.run(&["edit", "shop/api"]);
+    assert!(text.contains("was changed or deleted meanwhile"), "{text}");
+    program.file("editor", "sed -i 's/replicas: 3/replicas: 5/' \"$1\"\n");
+    let text = program.run(&["edit", "shop/api"]);
+    assert!(
+        text.starts_with("exit: 0\n--- stdout\nworkload/api updated\n"),
+        "{text}"
+    );
+    let text = program.run(&["export", "shop/api", "--generation", "1"]);
+    assert!(text.contains("replicas: 1\n"), "{text}");
+    let text = program.run(&["export", "shop/api", "--generation", "9"]);
+    assert!(text.starts_with("exit: 3\n"), "{text}");
+
+    let ca = server.authority.certificate_pem();
+    let reader = with_token(&server, &server.read, ca);
+    for arguments in [
+        &["export", "shop/api"][..],
+        &["diff", "api"],
+        &["edit", "shop/api"],
+    ] {
+        reader.file("api/workload.kat", &support::web("shop", "api", 1));
+        let text = reader.run(arguments);
+        assert!(!text.contains("KEY"), "{text}");
+        assert!(!text.starts_with("exit: 0\n"), "{text}");
+    }
+    let text = reader.run(&["export", "shop/api"]);
+    assert!(
+        text.contains("which the scope `read` does not see"),
+        "{text}"
+    );
+    let deployer = with_token(&server, &server.deploy, ca);
+    let text = deployer.run(&["export", "shop/api"]);
+    assert!(text.contains("correct-horse"), "{text}");
+    server.stop().await;
+}

@@ -19,8 +19,21 @@ put() { lab exec n1 -- sh -c 'cat >"$1"' sh "/root/guide/web/$1"; }
 n1 mkdir -p /root/guide/web
 lab_image() { sed "s|registry.example/web:1|$WEB_IMAGE|"; }
 
-# First workload.
+# First workload: of one line, whose saved folder changes nothing.
 page=first-workload
+line="sudo katcall run registry.example/web:1 -p 8080 --save run/ --wait"
+output=$(here "$(lab_image <<<"${line#sudo }")" 2>&1)
+shows $page "$line" "$output"
+contains "$(here "$(sed -n 's/^    \(curl http:.*\)/\1/p' docs/guide/$page.md)")" host=web-
+contains "$(here "katcall apply run/")" "workload/web unchanged"
+here "katcall diff run/"
+contains "$(here "katcall export web | katcall apply -f -")" "workload/web unchanged"
+here "EDITOR='sed -i s/replicas:.1/replicas:.2/' katcall edit web"
+equal 2 "$(kat get workloads web -o json | jq .spec.replicas)" "replicas after an edit"
+refused here "katcall diff run/"
+refused here "katcall run $WEB_IMAGE"
+kat delete workload web --yes --wait
+# The same with files.
 file_of $page 1 | lab_image >"$LAB_WORK/workload.kat"
 file_of $page 2 >"$LAB_WORK/service.kat"
 put workload.kat <"$LAB_WORK/workload.kat"

@@ -191,6 +191,7 @@ fn query_parameter(name: &str) -> Value {
         "follow" => ("boolean", "Stay, and answer with a line for each new line"),
         "since" => ("string", "RFC 3339: nothing that is older"),
         "tail" => ("integer", "Only so many of the last lines"),
+        "generation" => ("integer", "A kept generation instead of the present one"),
         "previous" => (
             "boolean",
             "Only what the program's run before its last one wrote",

@@ -362,6 +362,11 @@ mod tests {
             ),
             (
                 "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/source",
+                "ad",
+            ),
+            (
+                "GET",
                 "/v1alpha1/n/{namespace}/workloads/{workload}/files",
                 "ard",
             ),

@@ -17,8 +17,8 @@ use kat_types::{
     store::snapshot::ParsedWorkload,
 };
 
-/// Maximum number of archives that are unpacked at once, of a caller and in all: unpacking costs
-/// most in relation to the request's size.
+/// Maximum number of archives that are unpacked or packed at once, of a caller and in all: this
+/// costs most in relation to the request's size.
 const UNPACKED_AT_ONCE: (usize, usize) = (2, 4);
 
 static UNPACKING: LazyLock<SharedTurns> =
@@ -61,6 +61,18 @@ pub(crate) async fn read(archive: Bytes, caller: &Caller) -> Result<Submission, 
     let _turn = UNPACKING.take(&caller.to_string()).await;
     let read = tokio::task::spawn_blocking(move || parse(&archive)).await;
     read.map_err(|error| ApiError::Internal(format!("can't read the archive: {error}")))?
+}
+
+/// Packs stored files as an archive, in turn with those that are unpacked.
+///
+/// # Errors
+/// [`ApiError::Internal`] if carried files cannot be read.
+pub(crate) async fn pack(files: Vec<SourceFile>, caller: &Caller) -> Result<Vec<u8>, ApiError> {
+    let _turn = UNPACKING.take(&caller.to_string()).await;
+    let packed = tokio::task::spawn_blocking(move || bundle::pack(&files)).await;
+    packed
+        .map_err(|error| ApiError::Internal(format!("can't pack the files: {error}")))?
+        .map_err(|error| ApiError::Internal(format!("can't pack the files: {error}")))
 }
 
 fn parse(archive: &[u8]) -> Result<Submission, ApiError> {

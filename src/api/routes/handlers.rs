@@ -42,6 +42,7 @@ pub(super) fn of(operation: ApiOperation, filter: MethodFilter) -> MethodRouter<
         ApiOperation::ScaleWorkload => on(filter, rollouts::scale),
         ApiOperation::SetImage => on(filter, rollouts::set_image),
         ApiOperation::RestartWorkload => on(filter, rollouts::restart),
+        ApiOperation::GetSource => on(filter, workload_objects::source),
         ApiOperation::ListFiles => on(filter, workload_objects::files),
         ApiOperation::GetFile => on(filter, workload_objects::file),
         ApiOperation::ListInstancesOfWorkload => on(filter, instances::list_of_workload),

@@ -159,6 +159,9 @@ fn completion_request(words: &[String]) -> CompletionRequest {
                     "without" if path == ["ca", "migrate"] => {
                         Some(CompletedNames::Of(ListedKind::Nodes))
                     }
+                    "node" if matches!(path.as_slice(), ["run" | "new"]) => {
+                        Some(CompletedNames::Of(ListedKind::Nodes))
+                    }
                     "to" if path == ["volume", "move"] => {
                         Some(CompletedNames::Of(ListedKind::Nodes))
                     }
@@ -202,9 +205,11 @@ fn names_at(path: &[&str], places: &[&str]) -> Option<CompletedNames> {
         (["logs" | "exec" | "port-forward" | "events"], []) => {
             Some(CompletedNames::WorkloadsAndInstances)
         }
-        (["rollback" | "history" | "restart" | "scale"] | ["rollout" | "set", _], []) => {
-            Some(CompletedNames::Of(ListedKind::Workloads))
-        }
+        (
+            ["rollback" | "history" | "restart" | "scale" | "export" | "edit"]
+            | ["rollout" | "set", _],
+            [],
+        ) => Some(CompletedNames::Of(ListedKind::Workloads)),
         (["secret", "set" | "unset"], []) => Some(CompletedNames::Of(ListedKind::Secrets)),
         (["registry", "logout"], []) => Some(CompletedNames::Logins),
         (["volume", "move" | "forget"], []) => Some(CompletedNames::Of(ListedKind::Volumes)),
@@ -214,7 +219,13 @@ fn names_at(path: &[&str], places: &[&str]) -> Option<CompletedNames> {
         (["cp"], []) => Some(CompletedNames::PlacesThere),
         // Only one side of a copy can be in a container.
         (["cp"], [first]) if !first.contains(':') => Some(CompletedNames::PlacesThere),
-        (["create" | "explain" | "completion"], _) => None,
+        (
+            [
+                "create" | "explain" | "completion" | "run" | "new" | "apply" | "plan" | "diff"
+                | "export" | "edit",
+            ],
+            _,
+        ) => None,
         (_, [kind]) => ListedKind::from_str(kind, true)
             .ok()
             .map(CompletedNames::Of),

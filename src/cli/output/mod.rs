@@ -102,6 +102,19 @@ fn colour_at(text: &str) -> Option<(&str, &str)> {
     text.split_at_checked(text.len() - after.len())
 }
 
+/// Prints lines of foreign text: unchanged in a pipe, and without characters that could move the
+/// cursor on a terminal.
+pub(super) fn foreign_lines(console: &Console, text: &str) -> Result<(), CliError> {
+    if !std::io::stdout().is_terminal() {
+        return console.print(text);
+    }
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| printed(line, console.colour) + "\n")
+        .collect();
+    console.print(&lines.concat())
+}
+
 /// `-` for an empty text.
 pub(super) fn or_dash(text: &str) -> String {
     if text.is_empty() {

@@ -86,8 +86,8 @@ fn inline(value: &Value) -> String {
     }
 }
 
-/// A string, plain or in double quotes.
-fn string(text: &str) -> String {
+/// A string, plain or in double quotes, always on one line.
+pub(crate) fn string(text: &str) -> String {
     if is_plain(text) {
         return text.to_owned();
     }

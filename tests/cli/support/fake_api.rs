@@ -31,6 +31,8 @@ pub(crate) enum Piece {
 struct Reply {
     status: u16,
     body: Value,
+    /// An archive in place of the JSON body.
+    archive: Option<Bytes>,
     given: bool,
 }
 
@@ -98,11 +100,22 @@ impl Fake {
 
     /// Adds an answer for `METHOD /path` after the existing ones; the last answer is repeated.
     pub(crate) fn reply(&self, key: &str, status: u16, body: Value) {
+        self.add(key, status, body, None);
+    }
+
+    /// Adds the archive of a workload's files as the answer for `GET /path`.
+    pub(crate) fn archive(&self, path: &str, bytes: &[u8]) {
+        let bytes = Bytes::copy_from_slice(bytes);
+        self.add(&format!("GET {path}"), 200, Value::Null, Some(bytes));
+    }
+
+    fn add(&self, key: &str, status: u16, body: Value, archive: Option<Bytes>) {
         let mut script = self.shared.script.lock();
         let replies = script.replies.entry(key.to_owned()).or_default();
         replies.push_back(Reply {
             status,
             body,
+            archive,
             given: false,
         });
     }
@@ -209,11 +222,17 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         }
         let reply = replies.front_mut()?;
         reply.given = true;
-        Some((reply.status, reply.body.clone()))
+        Some((reply.status, reply.body.clone(), reply.archive.clone()))
     });
-    let (status, body) =
-        found.unwrap_or_else(|| (404, error("NotFound", &format!("the fake has no {path}"))));
-    let mut response = (StatusCode::from_u16(status).unwrap(), Json(body)).into_response();
+    let (status, body, archive) = found.unwrap_or_else(|| {
+        let body = error("NotFound", &format!("the fake has no {path}"));
+        (404, body, None)
+    });
+    let status = StatusCode::from_u16(status).unwrap();
+    let mut response = match archive {
+        Some(archive) => (status, [("etag", "\"7\"")], archive).into_response(),
+        None => (status, Json(body)).into_response(),
+    };
     if script.stale {
         let value = HeaderValue::from_static("true");
         response.headers_mut().insert("kat-stale", value);

@@ -82,6 +82,19 @@ impl Program {
         running.end()
     }
 
+    /// Runs to the end with `sent` on stdin, through a pipe.
+    pub(crate) fn run_piped(&self, arguments: &[&str], sent: &[u8]) -> String {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let sent = sent.to_vec();
+        // katcall may end before it has read all.
+        let sender = std::thread::spawn(move || drop(writer.write_all(&sent)));
+        let mut command = self.command(arguments);
+        command.stdin(reader);
+        let text = self.spawned(command).end();
+        sender.join().unwrap();
+        text
+    }
+
     /// Runs to the end with `typed` entered on its terminal.
     pub(crate) fn run_answering(&self, arguments: &[&str], typed: &str) -> String {
         let pty = nix::pty::openpty(None, None).unwrap();

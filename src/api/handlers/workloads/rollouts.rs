@@ -91,13 +91,7 @@ pub(crate) async fn roll_back(
             Some(to) => to,
             None => last_good(key, entry)?,
         };
-        let archived = entry.archive.get(&generation);
-        let archived = archived
-            .filter(|archived| !archived.files.is_empty())
-            .ok_or_else(|| ApiError::NoGeneration {
-                generation,
-                kept: kept_generations(entry),
-            })?;
+        let archived = archived(entry, generation)?;
         let restarted = archived.record.as_ref().and_then(|record| record.restarted);
         let cause = ApplyCause::RolledBack {
             of: generation,
@@ -131,6 +125,20 @@ fn last_good(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<u64, ApiError> 
             ),
         )
     })
+}
+
+/// A kept generation with its files.
+pub(super) fn archived(
+    entry: &WorkloadEntry,
+    generation: u64,
+) -> Result<&ArchivedGeneration, ApiError> {
+    let archived = entry.archive.get(&generation);
+    archived
+        .filter(|archived| !archived.files.is_empty())
+        .ok_or_else(|| ApiError::NoGeneration {
+            generation,
+            kept: kept_generations(entry),
+        })
 }
 
 /// The kept generations in words: `3 to 12`, or `1, 4 to 12`.
@@ -327,7 +335,10 @@ async fn set_paused(
     Ok(written.answer(revision))
 }
 
-fn find<'a>(snapshot: &'a Snapshot, key: &WorkloadKey) -> Result<&'a WorkloadEntry, ApiError> {
+pub(super) fn find<'a>(
+    snapshot: &'a Snapshot,
+    key: &WorkloadKey,
+) -> Result<&'a WorkloadEntry, ApiError> {
     let entry = snapshot.workloads.get(key);
     entry
         .map(AsRef::as_ref)
@@ -345,7 +356,8 @@ fn not_deleting(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<(), ApiError
 }
 
 /// The present files.
-fn present(entry: &WorkloadEntry) -> Vec<SourceFile> {
+/// The present files of a workload.
+pub(super) fn present(entry: &WorkloadEntry) -> Vec<SourceFile> {
     let files = entry.files.iter();
     files
         .map(|(name, stored)| SourceFile {
@@ -355,7 +367,7 @@ fn present(entry: &WorkloadEntry) -> Vec<SourceFile> {
         .collect()
 }
 
-fn files_of(archived: &ArchivedGeneration) -> Vec<SourceFile> {
+pub(super) fn files_of(archived: &ArchivedGeneration) -> Vec<SourceFile> {
     let files = archived.files.iter();
     files
         .map(|(name, entry)| SourceFile {

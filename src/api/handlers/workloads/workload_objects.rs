@@ -16,6 +16,7 @@ use crate::{
     context::Api,
     errors::ApiError,
     extract::{PathParameters, QueryParameters, WriteRequest},
+    handlers::workloads::rollouts::{archived, files_of, find, present},
     server::limits::{MAX_ARCHIVE, check_content_type, read_body},
     view::workload_version,
     watch::{ListQuery, answer},
@@ -247,6 +248,38 @@ pub(crate) async fn delete(
     };
     let (written, revision) = api.write(|snapshot| removal.decide(snapshot)).await?;
     Ok(written.answer(revision))
+}
+
+/// Query parameters of a workload's source.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct SourceQuery {
+    /// A kept generation; the present files without it.
+    generation: Option<u64>,
+}
+
+/// All files as they were written, as the archive that an apply sends. The `ETag` is good for the
+/// `If-Match` of an apply, also with an earlier generation.
+pub(crate) async fn source(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
+    QueryParameters(query): QueryParameters<SourceQuery>,
+) -> Result<Response, ApiError> {
+    let snapshot = api.snapshot()?;
+    let key = WorkloadKey::new(&namespace, &name);
+    let entry = find(&snapshot, &key)?;
+    let files = match query.generation {
+        None => present(entry),
+        Some(generation) => files_of(archived(entry, generation)?),
+    };
+    let version = workload_version(entry).to_string();
+    let packed = submission::pack(files, &caller).await?;
+    let headers = [
+        (header::CONTENT_TYPE, GZIP),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    Ok(with_etag((headers, packed).into_response(), &version))
 }
 
 pub(crate) async fn files(

@@ -29,7 +29,8 @@ pub(crate) async fn run<'run>(
     arguments: &ApplyArgs,
 ) -> Result<u8, CliError> {
     // All folders are read before any request is sent.
-    let prepared = local::prepare_all(&arguments.files, FolderUse::Apply, console.error_colour)?;
+    let paths = arguments.folders.paths();
+    let prepared = local::prepare_all(&paths, FolderUse::Apply, console.error_colour)?;
     match arguments.dry_run {
         Some(DryRun::Server) => {
             let session = session()?;

@@ -18,14 +18,15 @@ use crate::{
 use kat_types::api::{ApplyResult, WriteOutcome};
 
 /// Exit code where there are changes.
-const CHANGES: u8 = 10;
+pub(crate) const CHANGES: u8 = 10;
 
 pub(crate) async fn run<'run>(
     session: &impl Fn() -> Result<CliSession<'run>, CliError>,
     console: &Console,
     arguments: &PlanArgs,
 ) -> Result<u8, CliError> {
-    let folders = prepare_all(&arguments.files, FolderUse::Apply, console.error_colour)?;
+    let paths = arguments.folders.paths();
+    let folders = prepare_all(&paths, FolderUse::Apply, console.error_colour)?;
     print_plan(&session()?, &folders, &arguments.prune, arguments.output).await
 }
 

@@ -1,10 +1,10 @@
-//! Reads a folder before it is sent: its files, the objects in them, the archive, and all mistakes
-//! that can be found without a cluster.
+//! Reads a folder, an archive or stdin before it is sent: its files, the objects in them, the
+//! archive, and all mistakes that can be found without a cluster.
 
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Read},
+    io::{self, IsTerminal, Read},
     path::{Path, PathBuf},
 };
 
@@ -55,12 +55,23 @@ pub(crate) fn prepare_all(
     let mut folders = Vec::new();
     let mut excerpts = Vec::new();
     let mut wrong = Vec::new();
-    let paths = paths.iter().flat_map(|path| expand::folders(path));
+    if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
+        return Err(CliError::usage(
+            "`-` is there twice, and stdin can be read once",
+        ));
+    }
+    let paths = paths.iter().flat_map(|path| match is_stdin(path) {
+        true => vec![path.clone()],
+        false => expand::folders(path),
+    });
     for path in paths {
         match prepare(&path, purpose)? {
             Ok(folder) => folders.push(folder),
             Err((diagnostics, sources)) => {
-                let shown = path.display().to_string();
+                let shown = shown_path(&path);
+                if let Some(error) = view_refusal(&shown, &sources) {
+                    return Err(error);
+                }
                 excerpts.extend(
                     diagnostics
                         .into_iter()
@@ -112,6 +123,40 @@ pub(crate) fn mistakes(excerpts: &[String], place: &str) -> CliError {
 /// The name that `bundle` uses for an archive as a whole.
 const ARCHIVE: &str = "archive";
 
+/// The path that stands for stdin; a folder of this name is `./-`.
+const STDIN: &str = "-";
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new(STDIN)
+}
+
+/// The path in messages.
+fn shown_path(path: &Path) -> String {
+    match is_stdin(path) {
+        true => "stdin".to_owned(),
+        false => path.display().to_string(),
+    }
+}
+
+/// The error for a view (`katcall get -o yaml`) in place of files: it has masked values, and
+/// applying it would store them.
+fn view_refusal(path: &str, sources: &SourceTexts) -> Option<CliError> {
+    let shown = sources
+        .values()
+        .find_map(|text| bundle::shown_object(text))?;
+    let error = CliError::failed(format!(
+        "`{path}` has what `katcall get` shows, which cannot be applied: values are masked, and fields of the cluster are among it"
+    ));
+    let name = shown.name.map(|name| match shown.namespace {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name,
+    });
+    let name = name.map_or_else(|| "NAME".to_owned(), |name| output::plain(&name));
+    Some(error.hinted(format!(
+        "`katcall export {name}` prints the files of a workload, and `katcall edit {name}` changes them"
+    )))
+}
+
 type SourceTexts = BTreeMap<String, String>;
 /// Mistakes of one folder, with the texts of its files.
 type FolderMistakes = (Vec<Diagnostic>, SourceTexts);
@@ -120,32 +165,77 @@ fn prepare(
     path: &Path,
     purpose: FolderUse,
 ) -> Result<Result<PreparedFolder, FolderMistakes>, CliError> {
-    let shown = path.display().to_string();
+    let shown = shown_path(path);
     let failed = |reason: String| CliError::failed(format!("`{shown}`: {reason}"));
+    if is_stdin(path) {
+        if io::stdin().is_terminal() {
+            return Err(CliError::usage("`-` reads stdin, which is a terminal")
+                .hinted("such as `katcall export web | katcall apply -f -`"));
+        }
+        let piped = read_to_limit(io::stdin().lock()).map_err(|error| failed(words(&error)))?;
+        if piped.len() > MAX_BUNDLE {
+            let message = format!("it has more than {MAX_BUNDLE} bytes");
+            return Err(failed(message));
+        }
+        return match bundle::read_piped(piped) {
+            Ok(files) => prepare_files(shown, &files, None, purpose),
+            Err(diagnostics) => Ok(Err((diagnostics, SourceTexts::new()))),
+        };
+    }
     let metadata = fs::metadata(path).map_err(|error| failed(words(&error)))?;
     let (files, archive) = if metadata.is_dir() {
         (bundle::read_folder(path), None)
     } else if path.extension().is_some_and(|extension| extension == "kat") {
         return Err(one_file(path));
     } else {
-        let archive = read(path).map_err(|error| failed(words(&error)))?;
+        let archive = File::open(path).and_then(read_to_limit);
+        let archive = archive.map_err(|error| failed(words(&error)))?;
         (bundle::read_archive(&archive), Some(archive))
     };
-    let files = match files {
-        Ok(files) => files,
-        Err(diagnostics) => return Ok(Err((diagnostics, SourceTexts::new()))),
-    };
+    match files {
+        Ok(files) => prepare_files(shown, &files, archive, purpose),
+        Err(diagnostics) => Ok(Err((diagnostics, SourceTexts::new()))),
+    }
+}
+
+/// Checks files that katcall made or was sent, and packs them; `shown` stands for their folder in
+/// messages.
+pub(crate) fn prepare_made(
+    shown: &str,
+    files: &[SourceFile],
+    colour: bool,
+) -> Result<PreparedFolder, CliError> {
+    match prepare_files(shown.to_owned(), files, None, FolderUse::Apply)? {
+        Ok(folder) => Ok(folder),
+        Err((diagnostics, sources)) => {
+            let excerpts: Vec<String> = diagnostics
+                .into_iter()
+                .map(|diagnostic| draw(diagnostic, shown, &sources, colour))
+                .collect();
+            Err(mistakes(&excerpts, &format!("`{shown}`")))
+        }
+    }
+}
+
+/// Checks files, and packs them unless they came as an archive.
+fn prepare_files(
+    shown: String,
+    files: &[SourceFile],
+    archive: Option<Vec<u8>>,
+    purpose: FolderUse,
+) -> Result<Result<PreparedFolder, FolderMistakes>, CliError> {
     let sources: SourceTexts = files
         .iter()
         .map(|file| (file.name.clone(), file.text.clone()))
         .collect();
-    let bundle = match check(&files, purpose) {
+    let bundle = match check(files, purpose) {
         Ok(bundle) => bundle,
         Err(diagnostics) => return Ok(Err((diagnostics, sources))),
     };
     let archive = match archive {
         Some(archive) => archive,
-        None => bundle::pack(&files).map_err(|error| failed(words(&error)))?,
+        None => bundle::pack(files)
+            .map_err(|error| CliError::failed(format!("`{shown}`: {}", words(&error))))?,
     };
     Ok(Ok(PreparedFolder {
         path: shown,
@@ -186,11 +276,11 @@ fn one_file(path: &Path) -> CliError {
         .hinted(format!("name its folder: `-f {}`", folder.display()))
 }
 
-/// Reads an archive up to one byte more than is allowed, which shows that it is too large.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads up to one byte more than is allowed, which shows that it is too large.
+fn read_to_limit(source: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(MAX_BUNDLE).unwrap_or(u64::MAX);
-    File::open(path)?
+    source
         .take(limit.saturating_add(1))
         .read_to_end(&mut bytes)?;
     Ok(bytes)
