@@ -6,4 +6,5 @@ pub(crate) mod delete;
 pub(crate) mod plan;
 pub(crate) mod quota;
 pub(crate) mod rollout;
+pub(crate) mod select;
 pub(crate) mod wait_for;
