@@ -231,10 +231,10 @@ fn parse(
         && !command_takes(command, found, fixed)
     {
         return Err(CliError::usage(format!(
-            "`{}` is the name of a {}, and a {} is expected",
+            "`{}` is the name of {}, and {} is expected",
             shown(),
-            found.singular(),
-            fixed.singular()
+            with_article(found),
+            with_article(fixed)
         ))
         .hinted("a namespace that is called like a kind is named with `--namespace`"));
     }
@@ -260,9 +260,9 @@ fn parse(
         (_, [name]) => (None, (*name).to_owned()),
         (Some(kind), _) if !kind.is_namespaced() => {
             return Err(CliError::usage(format!(
-                "`{}`: a {} is in no namespace",
+                "`{}`: {} is in no namespace",
                 shown(),
-                kind.singular()
+                with_article(kind)
             ))
             .hinted(format!("it is written {}/NAME", kind.singular())));
         }
@@ -295,10 +295,11 @@ fn command_takes(command: CommandKinds, found: NamedKind, fixed: NamedKind) -> b
 
 /// The namespace of a reference, unless the command line names another one.
 fn agreed(namespace: &str, text: &str, option: &NamespaceOption) -> Result<String, CliError> {
-    let namespace = self::namespace(namespace).map_err(CliError::usage)?;
+    let namespace = self::namespace(namespace).map_err(|error| CliError::usage(plain(&error)))?;
     if option.written && option.namespace != namespace {
         return Err(CliError::usage(format!(
-            "`{text}` and `--namespace {}` contradict each other",
+            "`{}` and `--namespace {}` contradict each other",
+            plain(text),
             option.namespace
         ))
         .hinted("leave out one of the two namespaces"));
@@ -308,7 +309,7 @@ fn agreed(namespace: &str, text: &str, option: &NamespaceOption) -> Result<Strin
 
 fn nothing_named(command: CommandKinds) -> CliError {
     match command.kinds {
-        [only] => CliError::usage(format!("the name of a {} is missing", only.singular())),
+        [only] => CliError::usage(format!("the name of {} is missing", with_article(*only))),
         kinds => CliError::usage("no kind and no name is given")
             .hinted(format!("kinds are {}", plurals(kinds))),
     }
@@ -321,10 +322,21 @@ fn kind_missing(text: &str, kinds: &[NamedKind]) -> CliError {
     ))
 }
 
+/// Such as `a workload`.
+fn with_article(kind: NamedKind) -> String {
+    let word = kind.singular();
+    let article = if word.starts_with(['e', 'i']) {
+        "an"
+    } else {
+        "a"
+    };
+    format!("{article} {word}")
+}
+
 /// The error for a kind that the command does not take.
 fn not_taken(text: &str, kinds: &[NamedKind]) -> CliError {
     CliError::usage(format!("`{}` is not expected here", plain(text))).hinted(match kinds {
-        [only] => format!("the command takes a {}", only.singular()),
+        [only] => format!("the command takes {}", with_article(*only)),
         kinds => format!("the command takes {}", singulars(kinds)),
     })
 }
@@ -620,6 +632,11 @@ mod tests {
                 "node/web",
                 WORKLOADS,
                 "`node/web` is the name of a node, and a workload is expected",
+            ),
+            (
+                "instance/web-x1",
+                WORKLOADS,
+                "`instance/web-x1` is the name of an instance, and a workload is expected",
             ),
             (
                 "workload node/web",
