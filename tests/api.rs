@@ -521,7 +521,7 @@ async fn the_client_and_the_server_understand_each_other() {
 }
 
 #[tokio::test]
-async fn a_new_namespace_is_not_called_like_a_top_level_domain_and_an_old_one_stays() {
+async fn a_new_namespace_is_not_called_like_a_top_level_domain_or_a_kind_and_an_old_one_stays() {
     let server = Server::start().await;
     let list = "/v1alpha1/namespaces";
     let make = async |body: serde_json::Value| {
@@ -534,6 +534,12 @@ async fn a_new_namespace_is_not_called_like_a_top_level_domain_and_an_old_one_st
         assert_eq!(status, 400, "{body}");
         let text = body.to_string();
         assert!(text.contains("is a top-level domain"), "{text}");
+    }
+    for name in ["volume", "wl", "instances", "jobs"] {
+        let (status, body) = make(json!({"metadata": {"name": name}})).await;
+        assert_eq!(status, 400, "{body}");
+        let text = body.to_string();
+        assert!(text.contains("is a word for a kind of object"), "{text}");
     }
     // This namespace existed before such names were refused.
     let (status, body) = make(json!({"metadata": {"name": "shop", "labels": {"a": "b"}}})).await;

@@ -42,6 +42,8 @@ mod nodes;
 mod plan;
 #[path = "cli/real_api.rs"]
 mod real_api;
+#[path = "cli/references.rs"]
+mod references;
 #[path = "cli/objects/rollouts.rs"]
 mod rollouts;
 #[path = "cli/run.rs"]

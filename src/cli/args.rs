@@ -11,23 +11,20 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
-use super::time;
+use super::{references, references::LabelSelector, time};
 use crate::commands::{
-    changing::{apply::prune, diff, edit, export, quota, rollout, run},
-    cluster::node,
+    changing::{diff, edit, export, quota, rollout, run},
     data::{registry::RegistryArgs, secret, volume_move},
 };
 
 pub(super) use self::{
-    ask::{EventsArgs, ExplainArgs, WaitArgs, WhyArgs, WhyKind},
+    ask::{EventsArgs, ExplainArgs, WaitArgs, WhyArgs},
     authorities::{AuthorityRotationArgs, CaArgs, CaCommand},
     namespace::NamespaceOption,
     output::{DocumentFormat, OutputFormat, OutputOption, OutputParser, TokenFormat},
     settings::{ConfigArgs, ConfigCommand, ContextArgs, ContextCommand, TokenArgs, TokenCommand},
 };
-pub(super) use crate::args::sessions::{
-    CpArgs, ExecArgs, LogsArgs, PortForwardArgs, TopArgs, TopKind,
-};
+pub(super) use crate::args::sessions::{CpArgs, ExecArgs, LogsArgs, PortForwardArgs, TopArgs};
 
 /// Hint when a wait for a rollout is interrupted.
 const GOES_ON: &str = "the cluster continues without katcall: `katcall rollout status` and `katcall get workloads` show the progress";
@@ -109,9 +106,11 @@ pub(super) enum KatcallCommand {
     Export(export::ExportArgs),
     /// Change the stored *.kat files of a workload in an editor, and apply them
     Edit(edit::EditArgs),
-    /// List objects, or show one
+    /// List objects, or show some
     Get(GetArgs),
-    /// Show one object with its conditions and events
+    /// List instances, as `get instances` does
+    Ps(PsArgs),
+    /// Show objects with their conditions and events
     Describe(DescribeArgs),
     /// Explain the state of a workload, an instance or a machine, and what to try next
     Why(WhyArgs),
@@ -128,6 +127,7 @@ pub(super) enum KatcallCommand {
     /// Forward a local port to an instance
     PortForward(PortForwardArgs),
     /// Delete workloads, namespaces, secrets, the data of volumes, or machines
+    #[command(visible_alias = "rm")]
     Delete(DeleteArgs),
     /// Wait until an object has a condition or a phase, or is deleted
     Wait(WaitArgs),
@@ -153,8 +153,10 @@ pub(super) enum KatcallCommand {
     Drain(DrainArgs),
     /// Move the data of a volume to another machine, or give up data whose disk is missing
     Volume(volume_move::VolumeArgs),
-    /// End the drain of a machine
-    Uncordon(UncordonArgs),
+    /// Place no new instances on a machine, and move none away
+    Cordon(CordonArgs),
+    /// End the drain or cordon of a machine
+    Uncordon(CordonArgs),
     /// Set and remove labels of a machine
     Label(LabelArgs),
     /// Set and remove taints of a machine
@@ -269,9 +271,9 @@ pub(super) struct PruneArgs {
         value_name = "KEY[=VALUE]",
         value_delimiter = ',',
         requires = "prune",
-        value_parser = prune::parse
+        value_parser = references::label_requirement
     )]
-    pub(super) labels: Vec<prune::LabelRequirement>,
+    pub(super) labels: Vec<references::LabelRequirement>,
     /// Delete without asking
     #[arg(long, requires = "prune")]
     pub(super) yes: bool,
@@ -297,57 +299,6 @@ pub(super) struct PlanArgs {
     pub(super) output: Option<DocumentFormat>,
 }
 
-/// What can be listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum ListedKind {
-    #[value(alias = "workload", alias = "wl")]
-    Workloads,
-    #[value(alias = "instance", alias = "inst")]
-    Instances,
-    #[value(alias = "node")]
-    Nodes,
-    #[value(alias = "namespace", alias = "ns")]
-    Namespaces,
-    #[value(alias = "volume", alias = "vol")]
-    Volumes,
-    #[value(alias = "secret")]
-    Secrets,
-    #[value(alias = "event", alias = "ev")]
-    Events,
-    #[value(alias = "token")]
-    Tokens,
-}
-
-/// What can be described.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum DescribedKind {
-    #[value(alias = "workloads", alias = "wl")]
-    Workload,
-    #[value(alias = "instances", alias = "inst")]
-    Instance,
-    #[value(alias = "nodes")]
-    Node,
-    #[value(alias = "namespaces", alias = "ns")]
-    Namespace,
-    #[value(alias = "secrets")]
-    Secret,
-}
-
-/// What can be deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum DeletedKind {
-    #[value(alias = "workloads", alias = "wl")]
-    Workload,
-    #[value(alias = "namespaces", alias = "ns")]
-    Namespace,
-    #[value(alias = "nodes")]
-    Node,
-    #[value(alias = "volumes", alias = "vol")]
-    Volume,
-    #[value(alias = "secrets")]
-    Secret,
-}
-
 /// What can be created by name alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum CreatedKind {
@@ -355,16 +306,35 @@ pub(super) enum CreatedKind {
     Namespace,
 }
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Args)]
 pub(super) struct GetArgs {
-    /// Kind of the objects; the singular and wl, inst, ns, vol and ev are accepted
-    pub(super) kind: ListedKind,
-    /// Name of one object; for a volume, WORKLOAD/VOLUME
-    pub(super) name: Option<String>,
+    /// Kinds such as workloads,instances or all; a kind and the names of objects; or KIND/NAME and
+    /// KIND/NAMESPACE/NAME
+    #[arg(value_name = "KIND|KIND/NAME")]
+    pub(super) words: Vec<String>,
+    #[command(flatten)]
+    pub(super) selector: LabelSelector,
     #[command(flatten)]
     pub(super) namespace: NamespaceOption,
     /// All namespaces
-    #[arg(short = 'A', long, conflicts_with = "name")]
+    #[arg(short = 'A', long)]
+    pub(super) all_namespaces: bool,
+    /// Output format; jsonpath={.items[*].metadata.name} prints parts of the JSON
+    #[arg(short, long, default_value = "table", value_parser = OutputParser)]
+    pub(super) output: OutputOption,
+    /// Watch for changes
+    #[arg(short, long)]
+    pub(super) watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PsArgs {
+    #[command(flatten)]
+    pub(super) selector: LabelSelector,
+    #[command(flatten)]
+    pub(super) namespace: NamespaceOption,
+    /// All namespaces
+    #[arg(short = 'A', long)]
     pub(super) all_namespaces: bool,
     /// Output format; jsonpath={.items[*].metadata.name} prints parts of the JSON
     #[arg(short, long, default_value = "table", value_parser = OutputParser)]
@@ -376,29 +346,30 @@ pub(super) struct GetArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct DescribeArgs {
-    /// Kind of the object
-    pub(super) kind: DescribedKind,
-    /// Name of the object
-    pub(super) name: String,
+    /// Objects, as NAME, KIND/NAME or KIND/NAMESPACE/NAME, or a kind and names; NAME is enough where
+    /// only one kind has an object with that name
+    #[arg(value_name = "[KIND/]NAME")]
+    pub(super) words: Vec<String>,
     #[command(flatten)]
     pub(super) namespace: NamespaceOption,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct DeleteArgs {
-    /// Kind of the object
-    #[arg(required_unless_present = "files", requires = "name")]
-    pub(super) kind: Option<DeletedKind>,
-    /// Name of the object; for a volume, WORKLOAD/VOLUME
-    pub(super) name: Option<String>,
+    /// Objects, as KIND/NAME or KIND/NAMESPACE/NAME, or a kind and names; the name of a volume is
+    /// WORKLOAD/VOLUME
+    #[arg(value_name = "KIND/NAME")]
+    pub(super) words: Vec<String>,
     /// Delete the workload of this folder or archive; may be repeated
     #[arg(
         short,
         long = "file",
         value_name = "DIR|ARCHIVE",
-        conflicts_with = "kind"
+        conflicts_with_all = ["words", "labels"]
     )]
     pub(super) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) selector: LabelSelector,
     #[command(flatten)]
     pub(super) namespace: NamespaceOption,
     /// With a namespace: also delete everything in it
@@ -407,7 +378,7 @@ pub(super) struct DeleteArgs {
     /// With a workload or namespace: also delete the data of its volumes, for good
     #[arg(long)]
     pub(super) volumes: bool,
-    /// Remove data without asking
+    /// Remove data, and what a selector selects, without asking
     #[arg(long)]
     pub(super) yes: bool,
     /// Do not fail if the object does not exist
@@ -433,7 +404,7 @@ pub(super) struct CreateArgs {
 pub(super) struct DrainArgs {
     /// Name of the machine
     #[arg(value_name = "NODE")]
-    pub(super) name: String,
+    pub(super) words: Vec<String>,
     /// Also stop instances that no other machine can take; they start again where they fit, in most
     /// cases here after `katcall uncordon`
     #[arg(long)]
@@ -444,44 +415,25 @@ pub(super) struct DrainArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct UncordonArgs {
-    /// Name of the machine
+pub(super) struct CordonArgs {
+    /// Names of machines
     #[arg(value_name = "NODE")]
-    pub(super) name: String,
-}
-
-/// What has labels and taints of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum LabelledKind {
-    #[value(alias = "nodes")]
-    Node,
+    pub(super) words: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct LabelArgs {
-    /// Kind of the object
-    pub(super) kind: LabelledKind,
-    /// Name of the object
-    pub(super) name: String,
-    /// Labels to set and to remove; all are changed together
-    #[arg(required = true, value_name = "KEY=VALUE|KEY-", value_parser = node::parse_label)]
-    pub(super) changes: Vec<node::LabelChange>,
+    /// Machines, and labels to set and to remove; the labels of a machine are changed together
+    #[arg(value_name = "NODE|KEY=VALUE|KEY-")]
+    pub(super) words: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct TaintArgs {
-    /// Kind of the object
-    pub(super) kind: LabelledKind,
-    /// Name of the object
-    pub(super) name: String,
-    /// Taints to set and to remove; NoSchedule keeps new instances away, PreferNoSchedule only if
+    /// Machines, and taints to set and to remove; NoSchedule keeps new instances away, PreferNoSchedule only if
     /// another machine fits
-    #[arg(
-        required = true,
-        value_name = "KEY[=VALUE]:EFFECT|KEY[:EFFECT]-",
-        value_parser = node::parse_taint
-    )]
-    pub(super) changes: Vec<node::TaintChange>,
+    #[arg(value_name = "NODE|KEY[=VALUE]:EFFECT|KEY[:EFFECT]-")]
+    pub(super) words: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -525,22 +477,5 @@ mod tests {
     #[test]
     fn the_command_line_holds_together() {
         command().debug_assert();
-    }
-
-    #[test]
-    fn kinds_have_their_short_and_singular_names() {
-        let table = [
-            ("wl", ListedKind::Workloads),
-            ("workload", ListedKind::Workloads),
-            ("inst", ListedKind::Instances),
-            ("instance", ListedKind::Instances),
-            ("node", ListedKind::Nodes),
-            ("ns", ListedKind::Namespaces),
-            ("vol", ListedKind::Volumes),
-            ("volume", ListedKind::Volumes),
-        ];
-        for (word, kind) in table {
-            assert_eq!(ListedKind::from_str(word, false), Ok(kind), "{word}");
-        }
     }
 }

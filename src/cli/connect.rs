@@ -13,7 +13,7 @@ use std::{
 use rustix::fs::{Access, access};
 
 use self::environment::{ConnectionVariables, EnvironmentConnection};
-use super::{args::GlobalArgs, context, errors::CliError, names};
+use super::{args::GlobalArgs, context, errors::CliError, references};
 use kat_client::{Client, ClientOptions, LearnedConnection};
 use kat_types::{api::Connection, encoding::json};
 
@@ -144,7 +144,7 @@ pub(super) fn namespace(global: &GlobalArgs) -> Option<String> {
 pub(super) fn default_namespace(global: &GlobalArgs) -> String {
     let variable = std::env::var("KAT_NAMESPACE").ok();
     variable
-        .filter(|text| names::namespace(text).is_ok())
+        .filter(|text| references::namespace(text).is_ok())
         .or_else(|| namespace(global))
         .unwrap_or_else(|| "default".to_owned())
 }

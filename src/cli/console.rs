@@ -134,6 +134,14 @@ impl Console {
         self.failure(&error.to_string(), error.hint().as_deref());
     }
 
+    /// Prints the error for one of several objects; the hint follows its message without an empty line.
+    pub(super) fn error_of(&self, name: &str, error: &CliError) {
+        self.clear_progress();
+        let hint = error.hint();
+        let hint = hint.map_or_else(String::new, |hint| format!("\n  {hint}"));
+        self.failure(&format!("{name}: {error}{hint}"), None);
+    }
+
     pub(super) fn failure(&self, message: &str, hint: Option<&str>) {
         let word = paint(
             "error",

@@ -30,6 +30,9 @@ pub(super) enum CliError {
     /// Mistakes in the user's files, with excerpts.
     #[error("{message}")]
     Diagnostics { text: String, message: String },
+    /// Some of several objects failed, as has been printed.
+    #[error("{message}")]
+    Partly { exit: u8, message: String },
     /// The reader of stdout is gone; that is no failure.
     #[error("nobody reads on")]
     BrokenPipe,
@@ -80,7 +83,7 @@ impl CliError {
         match self {
             Self::Client(error) => error.hint(),
             Self::Said { hint, .. } => hint.clone(),
-            Self::Diagnostics { .. } | Self::BrokenPipe => None,
+            Self::Diagnostics { .. } | Self::Partly { .. } | Self::BrokenPipe => None,
         }
     }
 
@@ -94,6 +97,7 @@ impl CliError {
             Self::Client(error) => error.exit_code(),
             Self::Said { exit, .. } => *exit as u8,
             Self::Diagnostics { .. } => CliExitCode::Failed as u8,
+            Self::Partly { exit, .. } => *exit,
             Self::BrokenPipe => 0,
         }
     }

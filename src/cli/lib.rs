@@ -17,7 +17,7 @@
 //! - `commands/reading`, `commands/sessions`: lists, status and reasons; logs, shells, copies,
 //!   ports.
 //! - `output`, `progress`, `terminal`, `time`, `confirm`: formats, progress and prompts.
-//! - `connect`, `context`, `target`, `names`, `volumes`: the cluster and the objects of a command.
+//! - `connect`, `context`, `references`, `target`, `volumes`: the cluster and the objects of a command.
 //! - `wait`: follows a change until it has happened.
 //! - `manual`: pages of the manual from the program's tables, also for `docs/reference`.
 //! - `usage`: errors of the command line.
@@ -44,9 +44,9 @@ mod console;
 mod context;
 mod errors;
 mod manual;
-mod names;
 mod output;
 mod progress;
+mod references;
 mod target;
 mod terminal;
 mod time;
@@ -185,8 +185,11 @@ async fn dispatch(
         KatcallCommand::Describe(arguments) => {
             crate::commands::reading::describe::run(&session()?, &arguments).await?
         }
+        KatcallCommand::Ps(arguments) => {
+            crate::commands::reading::get::instances(&session()?, arguments).await?
+        }
         KatcallCommand::Events(arguments) => {
-            crate::commands::reading::get::run(&session()?, &arguments.into()).await?
+            crate::commands::reading::get::list_events(&session()?, arguments).await?
         }
         KatcallCommand::Why(arguments) => {
             crate::commands::reading::why::run(&session()?, &arguments).await?
@@ -242,6 +245,9 @@ async fn dispatch(
         }
         KatcallCommand::Volume(arguments) => {
             crate::commands::data::volume_move::run(&session()?, &arguments).await?
+        }
+        KatcallCommand::Cordon(arguments) => {
+            crate::commands::cluster::node::cordon(&session()?, &arguments).await?
         }
         KatcallCommand::Uncordon(arguments) => {
             crate::commands::cluster::node::uncordon(&session()?, &arguments).await?

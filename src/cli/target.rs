@@ -1,8 +1,11 @@
 //! The instance that a command uses: a named one, or a running one of a workload.
 
-use super::{CliSession, errors::CliError};
+use super::{CliSession, errors::CliError, references::Reference};
 use kat_bundle::nearest_name;
-use kat_types::api::{InstanceItem, InstancePhase};
+use kat_types::{
+    api::{InstanceItem, InstancePhase},
+    resource::named_kind::NamedKind,
+};
 
 /// One instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,21 +17,33 @@ pub(super) struct InstanceRef {
 
 /// Finds the instance; of a workload's instances the one that has run longest, so that repeated
 /// calls find the same one.
+///
+/// A reference with a kind means an object of that kind alone.
 pub(super) async fn find(
     session: &CliSession<'_>,
-    namespace: &str,
-    name: &str,
+    object: &Reference,
 ) -> Result<InstanceRef, CliError> {
+    let Reference {
+        kind,
+        namespace,
+        name,
+        ..
+    } = object;
+    let is_instance = *kind != Some(NamedKind::Workload);
+    let is_workload = *kind != Some(NamedKind::Instance);
     let items = session.client.instances(Some(namespace)).await?.items;
     let target = |item: &InstanceItem| InstanceRef {
-        namespace: namespace.to_owned(),
+        namespace: namespace.clone(),
         workload: item.status.workload.clone(),
         id: item.metadata.name.clone(),
     };
-    if let Some(item) = items.iter().find(|item| item.metadata.name == name) {
+    if let Some(item) = items
+        .iter()
+        .find(|item| is_instance && item.metadata.name == *name)
+    {
         return Ok(target(item));
     }
-    let of_workload = |item: &&InstanceItem| item.status.workload == name;
+    let of_workload = |item: &&InstanceItem| is_workload && item.status.workload == *name;
     let mut running: Vec<&InstanceItem> = items
         .iter()
         .filter(of_workload)

@@ -13,15 +13,93 @@ use kat_bundle::nearest_name;
 const USAGE: u8 = 2;
 
 /// Commands of similar programs, and what KAT has instead.
-const ELSEWHERE: [(&str, &str); 2] = [
+const ELSEWHERE: [(&str, &str); 26] = [
     (
-        "cordon",
-        "`katcall drain` moves everything off a machine and places nothing new there",
+        "attach",
+        "`katcall logs NAME -f` follows what a program prints, `katcall exec -it NAME -- sh` opens a shell",
+    ),
+    (
+        "backup",
+        "`sudo kat-agent backup FOLDER`, on a machine that holds the store",
+    ),
+    (
+        "build",
+        "KAT builds no images: `podman build` and `podman push`, then `katcall set image NAME=IMAGE`",
+    ),
+    (
+        "check",
+        "`sudo kat-agent check` checks a machine, `katcall status` the cluster",
+    ),
+    (
+        "deploy",
+        "`katcall apply -f DIR` creates or updates workloads",
+    ),
+    (
+        "down",
+        "`katcall delete workload NAME` deletes a workload, `katcall delete namespace NAME --cascade` all of a namespace",
+    ),
+    (
+        "help",
+        "`katcall --help` lists the commands, `katcall COMMAND --help` says what one takes",
+    ),
+    (
+        "image",
+        "`katcall get instances -o wide` shows the images in use",
+    ),
+    (
+        "images",
+        "`katcall get instances -o wide` shows the images in use",
+    ),
+    (
+        "info",
+        "`katcall status` shows the cluster, `katcall version` the versions",
+    ),
+    (
+        "init",
+        "`sudo kat-agent init` makes a machine the first one of a cluster",
+    ),
+    (
+        "inspect",
+        "`katcall describe NAME` is for people, `katcall get KIND NAME -o yaml` for programs",
+    ),
+    ("instances", "`katcall ps` lists instances"),
+    (
+        "join",
+        "`sudo kat-agent join` adds a machine; `katcall token create --join` prints its whole command",
+    ),
+    (
+        "kill",
+        "`katcall restart NAME` replaces the instances of a workload",
+    ),
+    (
+        "leave",
+        "`sudo kat-agent reset` takes a machine out of the cluster",
+    ),
+    (
+        "ls",
+        "`katcall get workloads` lists workloads, `katcall ps` instances",
+    ),
+    ("nodes", "`katcall get nodes` lists machines"),
+    (
+        "patch",
+        "`katcall apply -f DIR` changes a workload; `katcall scale` and `katcall set image` change one field",
+    ),
+    ("restore", "`sudo kat-agent restore FILE`, on a new machine"),
+    ("secrets", "`katcall get secrets` lists secrets"),
+    (
+        "start",
+        "`katcall scale NAME --replicas N` starts N instances",
+    ),
+    (
+        "stop",
+        "`katcall scale NAME --replicas 0` stops all instances of a workload, and keeps it",
     ),
     (
         "undo",
         "`katcall rollback` goes back to an earlier generation",
     ),
+    ("up", "`katcall apply -f DIR` creates or updates workloads"),
+    ("volumes", "`katcall get volumes` lists volumes"),
 ];
 
 /// Prints the mistake in a command line, or the requested help; returns the exit code.
@@ -75,7 +153,7 @@ fn in_words(error: &Error, words: &[OsString]) -> Option<(String, String)> {
             let elsewhere = ELSEWHERE.iter().find(|(other, _)| *other == word);
             let hint = elsewhere
                 .map(|(_, hint)| (*hint).to_owned())
-                .or_else(|| meant(&word, &commands))
+                .or_else(|| meant_command(&word, &commands))
                 .unwrap_or_else(|| format!("`{path} --help` lists the commands"));
             Some((format!("there is no command `{word}`"), hint))
         }
@@ -156,6 +234,17 @@ fn meant(word: &str, candidates: &[String]) -> Option<String> {
         .map(|near| format!("did you mean `{near}`?"))
 }
 
+/// The command that a word is a slip of. A word of two letters is no slip of another one, and a slip
+/// is seldom in the first letter: `stop` is not `top`.
+fn meant_command(word: &str, commands: &[String]) -> Option<String> {
+    let first = word.chars().next()?;
+    let near = commands
+        .iter()
+        .filter(|command| word.chars().count() > 2 && command.starts_with(first))
+        .map(String::as_str);
+    nearest_name(word, near).map(|near| format!("did you mean `{near}`?"))
+}
+
 fn usage(error: &Error) -> Option<String> {
     let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else {
         return None;
@@ -176,4 +265,52 @@ fn argument_in_words(argument: &str) -> String {
         "a {}",
         name.trim_matches(['<', '>', '[', ']']).to_lowercase()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn hint(line: &str) -> String {
+        let words: Vec<OsString> = ["katcall"]
+            .into_iter()
+            .chain(line.split(' '))
+            .map(OsString::from)
+            .collect();
+        let error = args::KatcallArgs::try_parse_from(&words).unwrap_err();
+        in_words(&error, &words).unwrap().1
+    }
+
+    #[test]
+    fn a_command_of_another_program_gets_one_true_hint() {
+        let command = args::command();
+        for (word, text) in ELSEWHERE {
+            assert!(
+                command.find_subcommand(word).is_none(),
+                "there is a command {word}"
+            );
+            assert_eq!(hint(word), text);
+            // The first command that a hint names exists.
+            let named = text.split("`katcall ").nth(1);
+            let named = named.and_then(|rest| rest.split([' ', '`']).next());
+            if let Some(named) = named.filter(|named| !named.starts_with('-')) {
+                assert!(command.find_subcommand(named).is_some(), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_other_command_is_proposed_for_a_word_that_is_no_slip() {
+        for word in ["xtop", "cq", "xp", "lp", "pz"] {
+            let hint = hint(word);
+            assert!(
+                !hint.contains("`top`") && !hint.contains("`cp`"),
+                "{word}: {hint}"
+            );
+        }
+        assert_eq!(hint("statsu"), "did you mean `status`?");
+        assert_eq!(hint("desribe web"), "did you mean `describe`?");
+    }
 }

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::{
-    CliSession,
-    args::{GetArgs, NamespaceOption},
-    confirm,
+    CliSession, confirm,
     console::Console,
     errors::CliError,
-    names,
     output::{plain, word},
+    references::Reference,
 };
 use kat_client::KeyedItem as _;
 use kat_types::{
@@ -34,25 +32,19 @@ impl VolumeName {
     }
 }
 
-/// Parses `WORKLOAD/VOLUME` or `NAMESPACE/WORKLOAD/VOLUME`.
+/// The volume that a reference names. An error that lists volumes like it where the reference has
+/// only the volume or only its workload.
 pub(super) async fn named(
     session: &CliSession<'_>,
-    option: &NamespaceOption,
-    text: &str,
+    reference: &Reference,
 ) -> Result<VolumeName, CliError> {
-    let parts: Vec<&str> = text.split('/').collect();
-    let (namespace, workload, name) = match parts.as_slice() {
-        [workload, name] => (option.namespace.clone(), workload, name),
-        [namespace, workload, name] => {
-            let namespace = names::written_before(namespace, text, option)?;
-            (namespace, workload, name)
-        }
-        _ => return Err(half(session, &option.namespace, text).await),
+    let Some((workload, name)) = reference.name.split_once('/') else {
+        return Err(half(session, &reference.namespace, &reference.name).await);
     };
     Ok(VolumeName {
-        namespace,
-        workload: (*workload).to_owned(),
-        name: (*name).to_owned(),
+        namespace: reference.namespace.clone(),
+        workload: workload.to_owned(),
+        name: name.to_owned(),
     })
 }
 
@@ -78,20 +70,6 @@ async fn half(session: &CliSession<'_>, namespace: &str, text: &str) -> CliError
         "`{text}` is not the name of a volume, which is WORKLOAD/VOLUME"
     ))
     .hinted(hint)
-}
-
-/// Arguments with the namespace and name that a volume's full name contains.
-pub(super) async fn located(
-    session: &CliSession<'_>,
-    arguments: &GetArgs,
-) -> Result<GetArgs, CliError> {
-    let mut arguments = arguments.clone();
-    if let Some(text) = &arguments.name {
-        let named = named(session, &arguments.namespace, text).await?;
-        arguments.name = Some(named.without_namespace());
-        arguments.namespace.namespace = named.namespace;
-    }
-    Ok(arguments)
 }
 
 /// The machine with the data, `shared`, or empty.

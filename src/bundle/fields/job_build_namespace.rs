@@ -124,6 +124,6 @@ pub(crate) const FIELDS: &[Field] = &[
     namespace("apiVersion", Word(API_VERSION), "kat.dws.rip/v1alpha1", "version of the schema").required().identity(),
     namespace("kind", Word(&["Namespace"]), "Namespace", "kind of the document").required().identity(),
     namespace("metadata", Mapping, "{name: shop}", "name and labels").required().identity(),
-    namespace("metadata.name", Text, "shop", "name: a DNS label of at most 40 characters, not `node` and no top-level domain such as `dev`").required().identity(),
+    namespace("metadata.name", Text, "shop", "name: a DNS label of at most 40 characters; no top-level domain such as `dev`, and no word for a kind of object such as `node` or `volume`").required().identity(),
     namespace("metadata.labels", TextMap, "{team: shop}", "labels of your own").default("{}"),
 ];

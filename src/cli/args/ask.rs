@@ -2,31 +2,17 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use super::{
-    super::time, DescribedKind, DocumentFormat, GetArgs, ListedKind, NamespaceOption, OutputOption,
-    OutputParser,
-};
+use super::{super::time, DocumentFormat, NamespaceOption, OutputOption, OutputParser};
 use crate::commands::changing::wait_for;
-
-/// What can be asked about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum WhyKind {
-    #[value(alias = "workloads", alias = "wl")]
-    Workload,
-    #[value(alias = "instances", alias = "inst")]
-    Instance,
-    #[value(alias = "nodes")]
-    Node,
-}
 
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
-    /// Kind of the object
-    pub(crate) kind: WhyKind,
-    /// Name of the object
-    pub(crate) name: String,
+    /// Workloads, instances or machines, as NAME, KIND/NAME or KIND/NAMESPACE/NAME, or a kind and
+    /// names; NAME is enough where only one kind has an object with that name
+    #[arg(value_name = "[KIND/]NAME")]
+    pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
     /// Output format for programs
@@ -36,7 +22,8 @@ pub(crate) struct WhyArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Only events of the workload, instance or machine with this name
+    /// Only events of this object: a name, or a kind and a name
+    #[arg(value_name = "[KIND/]NAME")]
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
@@ -51,19 +38,6 @@ pub(crate) struct EventsArgs {
     pub(crate) output: OutputOption,
 }
 
-impl From<EventsArgs> for GetArgs {
-    fn from(events: EventsArgs) -> Self {
-        Self {
-            kind: ListedKind::Events,
-            name: events.name,
-            namespace: events.namespace,
-            all_namespaces: events.all_namespaces,
-            output: events.output,
-            watch: events.follow,
-        }
-    }
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// A field such as workload.spec.restartPolicy, or a reason such as CrashLoop or
@@ -74,10 +48,9 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
-    /// Kind of the object
-    pub(crate) kind: DescribedKind,
-    /// Name of the object
-    pub(crate) name: String,
+    /// Objects, as KIND/NAME or KIND/NAMESPACE/NAME, or a kind and names
+    #[arg(value_name = "KIND/NAME")]
+    pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
     /// condition=TYPE, condition=TYPE=false, phase=PHASE, or delete

@@ -3,7 +3,7 @@
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches, Id, parser::ValueSource};
 
 use super::GlobalArgs;
-use crate::{connect, names};
+use crate::{connect, references};
 
 #[derive(Debug, Args)]
 struct NamespaceFlag {
@@ -15,7 +15,7 @@ struct NamespaceFlag {
         hide_env = true,
         hide_default_value = true,
         default_value = "default",
-        value_parser = names::namespace
+        value_parser = references::namespace
     )]
     namespace: String,
 }
@@ -27,6 +27,16 @@ pub(crate) struct NamespaceOption {
     /// Whether the namespace is given on the command line; other arguments must not contradict it
     /// then.
     pub(crate) written: bool,
+}
+
+impl NamespaceOption {
+    /// For commands whose objects are in no namespace.
+    pub(crate) fn unused() -> Self {
+        Self {
+            namespace: String::new(),
+            written: false,
+        }
+    }
 }
 
 impl FromArgMatches for NamespaceOption {

@@ -1,6 +1,6 @@
 //! Arguments of the commands that read from or stream with an instance on its machine.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::{super::time, NamespaceOption};
 use crate::commands::sessions::{cp, port_forward};
@@ -8,7 +8,7 @@ use crate::commands::sessions::{cp, port_forward};
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     /// Name of a workload or of an instance
-    #[arg(value_name = "WORKLOAD|INSTANCE")]
+    #[arg(value_name = "[KIND/]NAME")]
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
@@ -38,7 +38,7 @@ pub(crate) struct LogsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
     /// Name of an instance, or of a workload, which stands for its longest-running instance
-    #[arg(value_name = "INSTANCE|WORKLOAD")]
+    #[arg(value_name = "[KIND/]NAME")]
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
@@ -56,19 +56,11 @@ pub(crate) struct ExecArgs {
     pub(crate) command: Vec<String>,
 }
 
-/// What `top` shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TopKind {
-    #[value(alias = "node")]
-    Nodes,
-    #[value(alias = "instance", alias = "inst")]
-    Instances,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Use of each machine, or of each instance
-    pub(crate) kind: TopKind,
+    /// `nodes`, `instances`, or some machines, instances or workloads [default: instances]
+    #[arg(value_name = "KIND|[KIND/]NAME")]
+    pub(crate) words: Vec<String>,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
     /// All namespaces
@@ -79,10 +71,10 @@ pub(crate) struct TopArgs {
 #[derive(Debug, Args)]
 pub(crate) struct CpArgs {
     /// Source: a local path, or a path in a container
-    #[arg(value_name = "PATH|INSTANCE:/PATH", value_parser = cp::parse_place)]
+    #[arg(value_name = "PATH|NAME:/PATH", value_parser = cp::parse_place)]
     pub(crate) source: cp::CopyEndpoint,
     /// Target: the new path, or a folder if it ends in /
-    #[arg(value_name = "INSTANCE:/PATH|PATH", value_parser = cp::parse_place)]
+    #[arg(value_name = "NAME:/PATH|PATH", value_parser = cp::parse_place)]
     pub(crate) target: cp::CopyEndpoint,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
@@ -91,7 +83,7 @@ pub(crate) struct CpArgs {
 #[derive(Debug, Args)]
 pub(crate) struct PortForwardArgs {
     /// Name of an instance, or of a workload, which stands for its longest-running instance
-    #[arg(value_name = "INSTANCE|WORKLOAD")]
+    #[arg(value_name = "[KIND/]NAME")]
     pub(crate) name: String,
     /// Local port and the instance's port, or one number for both; local port 0 takes a free one
     #[arg(value_name = "LOCAL:PORT", value_parser = port_forward::parse_ports)]

@@ -11,5 +11,6 @@ pub(crate) mod plan;
 pub(crate) mod quota;
 pub(crate) mod rollout;
 pub(crate) mod run;
+pub(crate) mod select;
 mod stored_files;
 pub(crate) mod wait_for;

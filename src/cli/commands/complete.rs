@@ -5,20 +5,25 @@
 
 use std::time::Duration;
 
-use clap::ValueEnum;
-
 use crate::{
     CliSession, args,
-    args::{CompleteArgs, GlobalArgs, ListedKind},
-    commands::reading::get::ListableItem,
+    args::{CompleteArgs, GlobalArgs},
+    commands::{
+        changing::{delete::DELETED, wait_for::AWAITED},
+        reading::{describe::DESCRIBED, get::LISTED, get::ListableItem, why::EXPLAINED},
+    },
     connect,
     console::Console,
     context,
     errors::CliError,
 };
 use kat_client::{Client, ClientError, ClientOptions};
-use kat_types::api::{
-    InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView, VolumeItem, WorkloadItem,
+use kat_types::{
+    api::{
+        InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView, VolumeItem,
+        WorkloadItem,
+    },
+    resource::named_kind::NamedKind,
 };
 
 /// Longest wait for the cluster: the user waits for the completion.
@@ -27,9 +32,15 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The kind of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CompletedNames {
-    Of(ListedKind),
+    Of(NamedKind),
     /// Workloads and instances, for logs.
     WorkloadsAndInstances,
+    /// Words for kinds.
+    Kinds(&'static [NamedKind]),
+    /// Words for kinds, in the plural.
+    PluralKinds(&'static [NamedKind]),
+    /// Words for kinds, and workloads.
+    KindsAndWorkloads(&'static [NamedKind]),
     /// `INSTANCE:/`, with which a path in a container begins.
     PlacesThere,
     Contexts,
@@ -43,6 +54,8 @@ enum CompletedNames {
 #[derive(Debug, Default)]
 struct CompletionRequest {
     names: Option<CompletedNames>,
+    /// The positional words before, which are not proposed again.
+    written: Vec<String>,
     namespace: Option<String>,
     global: GlobalArgs,
 }
@@ -52,8 +65,13 @@ pub(crate) async fn run(console: &Console, arguments: &CompleteArgs) -> Result<(
     let Some(names) = wanted.names else {
         return Ok(());
     };
-    let found = match names {
+    let mut found = match names {
         CompletedNames::Contexts => context::names(),
+        CompletedNames::Kinds(kinds) => singulars(kinds),
+        CompletedNames::PluralKinds(kinds) => {
+            let plurals = kinds.iter().map(|kind| kind.plural().to_owned());
+            plurals.collect()
+        }
         names => {
             let options = ClientOptions {
                 connect_timeout: PATIENCE,
@@ -63,24 +81,43 @@ pub(crate) async fn run(console: &Console, arguments: &CompleteArgs) -> Result<(
                 ..ClientOptions::default()
             };
             let Ok(client) = connect::client_with(&wanted.global, options) else {
-                return Ok(());
+                return print(console, &kinds_of(names));
             };
             let namespace = wanted
                 .namespace
                 .unwrap_or_else(|| connect::default_namespace(&wanted.global));
             let session = CliSession { client, console };
             let found = live(&session.client, names, &namespace);
-            match tokio::time::timeout(2 * PATIENCE, found).await {
+            let live = match tokio::time::timeout(2 * PATIENCE, found).await {
                 Ok(Ok(found)) => found,
                 _ => Vec::new(),
-            }
+            };
+            [kinds_of(names), live].concat()
         }
     };
+    found.retain(|name| !wanted.written.contains(name));
+    print(console, &found)
+}
+
+fn print(console: &Console, names: &[String]) -> Result<(), CliError> {
     let harmless = |name: &&String| !name.contains(char::is_control);
-    found
+    names
         .iter()
         .filter(harmless)
         .try_for_each(|name| console.line(name))
+}
+
+fn singulars(kinds: &[NamedKind]) -> Vec<String> {
+    let singulars = kinds.iter().map(|kind| kind.singular().to_owned());
+    singulars.collect()
+}
+
+/// The words for kinds that come before live names.
+fn kinds_of(names: CompletedNames) -> Vec<String> {
+    match names {
+        CompletedNames::KindsAndWorkloads(kinds) => singulars(kinds),
+        _ => Vec::new(),
+    }
 }
 
 async fn live(
@@ -89,15 +126,15 @@ async fn live(
     namespace: &str,
 ) -> Result<Vec<String>, ClientError> {
     match names {
-        CompletedNames::Of(ListedKind::Workloads) => list::<WorkloadItem>(client, namespace).await,
-        CompletedNames::Of(ListedKind::Instances) => list::<InstanceItem>(client, namespace).await,
-        CompletedNames::Of(ListedKind::Nodes) => list::<NodeItem>(client, namespace).await,
-        CompletedNames::Of(ListedKind::Namespaces) => {
-            list::<NamespaceItem>(client, namespace).await
+        CompletedNames::Of(NamedKind::Workload) | CompletedNames::KindsAndWorkloads(_) => {
+            list::<WorkloadItem>(client, namespace).await
         }
-        CompletedNames::Of(ListedKind::Volumes) => list::<VolumeItem>(client, namespace).await,
-        CompletedNames::Of(ListedKind::Secrets) => list::<SecretItem>(client, namespace).await,
-        CompletedNames::Of(ListedKind::Tokens) => list::<TokenView>(client, namespace).await,
+        CompletedNames::Of(NamedKind::Instance) => list::<InstanceItem>(client, namespace).await,
+        CompletedNames::Of(NamedKind::Node) => list::<NodeItem>(client, namespace).await,
+        CompletedNames::Of(NamedKind::Namespace) => list::<NamespaceItem>(client, namespace).await,
+        CompletedNames::Of(NamedKind::Volume) => list::<VolumeItem>(client, namespace).await,
+        CompletedNames::Of(NamedKind::Secret) => list::<SecretItem>(client, namespace).await,
+        CompletedNames::Of(NamedKind::Token) => list::<TokenView>(client, namespace).await,
         CompletedNames::WorkloadsAndInstances => {
             let mut found = list::<WorkloadItem>(client, namespace).await?;
             found.extend(list::<InstanceItem>(client, namespace).await?);
@@ -115,7 +152,10 @@ async fn live(
             let found = list::<InstanceItem>(client, namespace).await?;
             Ok(found.iter().map(|name| format!("{name}:/")).collect())
         }
-        CompletedNames::Of(ListedKind::Events) | CompletedNames::Contexts => Ok(Vec::new()),
+        CompletedNames::Of(NamedKind::Event)
+        | CompletedNames::Contexts
+        | CompletedNames::Kinds(_)
+        | CompletedNames::PluralKinds(_) => Ok(Vec::new()),
     }
 }
 
@@ -154,19 +194,17 @@ fn completion_request(words: &[String]) -> CompletionRequest {
             let Some(value) = written.or_else(|| words.next()) else {
                 // The next word is the value of this option.
                 wanted.names = match id {
-                    "namespace" => Some(CompletedNames::Of(ListedKind::Namespaces)),
+                    "namespace" => Some(CompletedNames::Of(NamedKind::Namespace)),
                     "context" => Some(CompletedNames::Contexts),
                     "without" if path == ["ca", "migrate"] => {
-                        Some(CompletedNames::Of(ListedKind::Nodes))
+                        Some(CompletedNames::Of(NamedKind::Node))
                     }
                     "node" if matches!(path.as_slice(), ["run" | "new"]) => {
-                        Some(CompletedNames::Of(ListedKind::Nodes))
+                        Some(CompletedNames::Of(NamedKind::Node))
                     }
-                    "to" if path == ["volume", "move"] => {
-                        Some(CompletedNames::Of(ListedKind::Nodes))
-                    }
+                    "to" if path == ["volume", "move"] => Some(CompletedNames::Of(NamedKind::Node)),
                     "on" if path == ["volume", "forget"] => {
-                        Some(CompletedNames::Of(ListedKind::Nodes))
+                        Some(CompletedNames::Of(NamedKind::Node))
                     }
                     _ => None,
                 };
@@ -186,6 +224,7 @@ fn completion_request(words: &[String]) -> CompletionRequest {
         }
     }
     wanted.names = names_at(&path, &places);
+    wanted.written = places.into_iter().map(str::to_owned).collect();
     wanted
 }
 
@@ -197,38 +236,40 @@ fn option<'a>(command: &'a clap::Command, name: &str) -> Option<&'a clap::Arg> {
     })
 }
 
+const TOP: &[NamedKind] = &[NamedKind::Node, NamedKind::Instance];
+
 fn names_at(path: &[&str], places: &[&str]) -> Option<CompletedNames> {
-    let nodes = CompletedNames::Of(ListedKind::Nodes);
+    let nodes = CompletedNames::Of(NamedKind::Node);
+    let workloads = CompletedNames::Of(NamedKind::Workload);
+    let kind = places.first().and_then(|word| NamedKind::of_word(word));
     match (path, places) {
+        (["get"], []) => Some(CompletedNames::PluralKinds(LISTED.kinds)),
+        (["top"], []) => Some(CompletedNames::PluralKinds(TOP)),
+        (["delete"], []) => Some(CompletedNames::Kinds(DELETED.kinds)),
+        (["wait"], []) => Some(CompletedNames::Kinds(AWAITED.kinds)),
+        (["describe"], []) => Some(CompletedNames::KindsAndWorkloads(DESCRIBED.kinds)),
+        (["why"], []) => Some(CompletedNames::KindsAndWorkloads(EXPLAINED.kinds)),
+        (["get" | "top" | "delete" | "wait" | "describe" | "why"], [_, ..]) => {
+            kind.map(CompletedNames::Of)
+        }
         (["secret", _], [_, ..]) => None,
-        (["drain" | "uncordon"], []) => Some(nodes),
+        (["drain" | "label" | "taint"], [] | ["node" | "nodes"]) => Some(nodes),
+        (["cordon" | "uncordon"], _) => Some(nodes),
         (["logs" | "exec" | "port-forward" | "events"], []) => {
             Some(CompletedNames::WorkloadsAndInstances)
         }
-        (
-            ["rollback" | "history" | "restart" | "scale" | "export" | "edit"]
-            | ["rollout" | "set", _],
-            [],
-        ) => Some(CompletedNames::Of(ListedKind::Workloads)),
-        (["secret", "set" | "unset"], []) => Some(CompletedNames::Of(ListedKind::Secrets)),
+        (["export" | "edit"], []) => Some(workloads),
+        (["history"], [] | ["workload"]) => Some(workloads),
+        (["rollback" | "restart" | "scale"] | ["rollout" | "set", _], _) => Some(workloads),
+        (["secret", "set" | "unset"], []) => Some(CompletedNames::Of(NamedKind::Secret)),
         (["registry", "logout"], []) => Some(CompletedNames::Logins),
-        (["volume", "move" | "forget"], []) => Some(CompletedNames::Of(ListedKind::Volumes)),
+        (["volume", "move" | "forget"], []) => Some(CompletedNames::Of(NamedKind::Volume)),
         (["ca", "rotate"], []) => Some(CompletedNames::Authorities),
-        (["token", "revoke"], []) => Some(CompletedNames::Of(ListedKind::Tokens)),
+        (["token", "revoke"], []) => Some(CompletedNames::Of(NamedKind::Token)),
         (["context", "use" | "remove"], []) => Some(CompletedNames::Contexts),
         (["cp"], []) => Some(CompletedNames::PlacesThere),
         // Only one side of a copy can be in a container.
         (["cp"], [first]) if !first.contains(':') => Some(CompletedNames::PlacesThere),
-        (
-            [
-                "create" | "explain" | "completion" | "run" | "new" | "apply" | "plan" | "diff"
-                | "export" | "edit",
-            ],
-            _,
-        ) => None,
-        (_, [kind]) => ListedKind::from_str(kind, true)
-            .ok()
-            .map(CompletedNames::Of),
         _ => None,
     }
 }
@@ -244,28 +285,47 @@ mod tests {
 
     #[test]
     fn the_line_says_what_is_named_next() {
-        let workloads = Some(CompletedNames::Of(ListedKind::Workloads));
-        let nodes = Some(CompletedNames::Of(ListedKind::Nodes));
+        let workloads = Some(CompletedNames::Of(NamedKind::Workload));
+        let nodes = Some(CompletedNames::Of(NamedKind::Node));
         for (line, wanted) in [
             ("", None),
-            ("get", None),
+            ("get", Some(CompletedNames::PluralKinds(LISTED.kinds))),
+            ("top", Some(CompletedNames::PluralKinds(TOP))),
+            ("delete", Some(CompletedNames::Kinds(DELETED.kinds))),
+            ("rm", Some(CompletedNames::Kinds(DELETED.kinds))),
+            (
+                "describe",
+                Some(CompletedNames::KindsAndWorkloads(DESCRIBED.kinds)),
+            ),
+            (
+                "why",
+                Some(CompletedNames::KindsAndWorkloads(EXPLAINED.kinds)),
+            ),
+            ("why web", None),
+            ("wait workload", workloads),
+            ("restart web", workloads),
+            ("rollout restart", workloads),
+            ("cordon", nodes),
+            ("uncordon a", nodes),
+            ("label", nodes),
+            ("label node a", None),
             ("get wl", workloads),
             ("get -o json workload", workloads),
             ("get -w workloads", workloads),
-            ("get workloads web", None),
+            ("get workloads web", workloads),
             (
                 "why instance",
-                Some(CompletedNames::Of(ListedKind::Instances)),
+                Some(CompletedNames::Of(NamedKind::Instance)),
             ),
             ("describe node", nodes),
-            ("get volume", Some(CompletedNames::Of(ListedKind::Volumes))),
+            ("get volume", Some(CompletedNames::Of(NamedKind::Volume))),
+            ("delete volume", Some(CompletedNames::Of(NamedKind::Volume))),
             (
-                "delete volume",
-                Some(CompletedNames::Of(ListedKind::Volumes)),
+                "delete volume web/data",
+                Some(CompletedNames::Of(NamedKind::Volume)),
             ),
-            ("delete volume web/data", None),
             ("drain", nodes),
-            ("volume move", Some(CompletedNames::Of(ListedKind::Volumes))),
+            ("volume move", Some(CompletedNames::Of(NamedKind::Volume))),
             ("volume move web/data --to", nodes),
             ("label node", nodes),
             ("logs", Some(CompletedNames::WorkloadsAndInstances)),
@@ -278,13 +338,10 @@ mod tests {
                 Some(CompletedNames::WorkloadsAndInstances),
             ),
             ("logs --tail", None),
-            (
-                "get wl -n",
-                Some(CompletedNames::Of(ListedKind::Namespaces)),
-            ),
+            ("get wl -n", Some(CompletedNames::Of(NamedKind::Namespace))),
             (
                 "get wl --namespace",
-                Some(CompletedNames::Of(ListedKind::Namespaces)),
+                Some(CompletedNames::Of(NamedKind::Namespace)),
             ),
             ("rollback", workloads),
             ("rollback workload", workloads),
@@ -294,22 +351,20 @@ mod tests {
             ("ca rotate", Some(CompletedNames::Authorities)),
             ("ca rotate etcd-client-ca", None),
             ("ca migrate --without", nodes),
-            ("token revoke", Some(CompletedNames::Of(ListedKind::Tokens))),
-            ("secret set", Some(CompletedNames::Of(ListedKind::Secrets))),
+            ("token revoke", Some(CompletedNames::Of(NamedKind::Token))),
+            ("secret set", Some(CompletedNames::Of(NamedKind::Secret))),
             ("secret unset db", None),
             ("registry logout", Some(CompletedNames::Logins)),
-            (
-                "delete secret",
-                Some(CompletedNames::Of(ListedKind::Secrets)),
-            ),
+            ("delete secret", Some(CompletedNames::Of(NamedKind::Secret))),
             ("context use", Some(CompletedNames::Contexts)),
             ("get wl --context", Some(CompletedNames::Contexts)),
             ("create namespace", None),
         ] {
             assert_eq!(names(line), wanted, "{line}");
         }
-        let words = ["get", "wl", "-n", "shop", "--context=home"].map(str::to_owned);
+        let words = ["get", "wl", "web", "-n", "shop", "--context=home"].map(str::to_owned);
         let wanted = completion_request(&words);
+        assert_eq!(wanted.written, ["wl", "web"]);
         assert_eq!(wanted.namespace.as_deref(), Some("shop"));
         assert_eq!(wanted.global.context.as_deref(), Some("home"));
     }

@@ -13,6 +13,7 @@ mod device;
 mod job;
 mod load_balancer;
 pub mod name;
+pub mod named_kind;
 mod namespace;
 pub mod quantity;
 mod quota;

@@ -1,5 +1,6 @@
 //! Names of workloads, namespaces, nodes and clusters.
 
+use super::named_kind::is_word_of_kind;
 use crate::top_level_domains;
 
 /// Maximum characters of the name of a workload, namespace, node or cluster.
@@ -27,6 +28,9 @@ pub enum NameError {
         "`{0}` is a top-level domain: a workload `x` in it would be taken for `x.{0}` of the world"
     )]
     TopLevelDomain(String),
+    /// The name is a word for a kind of object.
+    #[error("`{0}` is a word for a kind of object: `{0}/x` means the object `x` of that kind")]
+    KindWord(String),
 }
 
 /// Checks that a name is a DNS-1123 label (RFC 1123) of at most [`MAX_NAME`] characters.
@@ -56,12 +60,15 @@ pub fn check_namespace(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Checks the name of a new namespace, which must not be a top-level domain. Older namespaces may
-/// have such names.
+/// Checks the name of a new namespace, which must be neither a top-level domain nor a word for a kind
+/// of object. Older namespaces may have such names.
 pub fn check_new_namespace(name: &str) -> Result<(), NameError> {
     check_namespace(name)?;
     if top_level_domains::contains(name) {
         return Err(NameError::TopLevelDomain(name.to_owned()));
+    }
+    if is_word_of_kind(name) {
+        return Err(NameError::KindWord(name.to_owned()));
     }
     Ok(())
 }

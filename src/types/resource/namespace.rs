@@ -17,7 +17,8 @@ pub struct Namespace {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceMetadata {
-    /// DNS-1123 label of at most 40 characters, not `node` and no top-level domain such as `dev`.
+    /// DNS-1123 label of at most 40 characters; no top-level domain such as `dev`, and no word for a
+    /// kind of object such as `node` or `volume`.
     pub name: String,
     /// Labels, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

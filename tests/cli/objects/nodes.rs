@@ -117,9 +117,56 @@ fn what_a_forced_drain_stopped_is_named_at_its_end() {
 }
 
 #[test]
-fn who_leaves_out_the_kind_is_told_the_only_one() {
-    let text = Program::alone().run(&["label", "n1", "disk=ssd"]);
-    assert!(text.contains("only `node` goes there"), "{text}");
+fn the_kind_of_a_machine_may_be_left_out_and_several_are_labelled() {
+    let fake = Fake::start();
+    for name in ["a", "b"] {
+        let path = format!("/v1alpha1/nodes/{name}");
+        let item = node(name, "Ready", &["worker"]);
+        fake.reply(&format!("GET {path}"), 200, item);
+        fake.reply(&format!("PUT {path}/labels"), 200, settled("updated"));
+    }
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["label", "a", "node/b", "disk=ssd"]), @r"
+    exit: 0
+    --- stdout
+    node/a updated
+    node/b updated
+    ");
+    let text = program.run(&["label", "workload", "a", "disk=ssd"]);
+    assert!(text.starts_with("exit: 2\n"), "{text}");
+    assert!(text.contains("the command takes a node"), "{text}");
+}
+
+#[test]
+fn a_cordon_is_a_taint_that_uncordon_removes() {
+    let fake = Fake::start();
+    let mut item = node("a", "Ready", &["worker"]);
+    fake.reply("GET /v1alpha1/nodes/a", 200, item.clone());
+    fake.reply("PUT /v1alpha1/nodes/a/taints", 200, settled("updated"));
+    fake.reply("DELETE /v1alpha1/nodes/a/drain", 200, settled("unchanged"));
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["cordon", "a"]), @r"
+    exit: 0
+    --- stdout
+    node/a cordoned
+    --- stderr
+    what runs there stays; `katcall drain a` moves it, `katcall uncordon a` ends this
+    ");
+    let sent: Value = serde_json::from_slice(&fake.body()).unwrap();
+    let of_cordon = |taint: &Value| taint["key"] == "kat.dws.rip/cordoned";
+    let taints = sent["taints"].as_array().unwrap().clone();
+    assert_eq!(taints.len(), 2, "{sent}");
+    assert_eq!(taints[0]["key"], "dedicated");
+    assert!(of_cordon(&taints[1]), "{sent}");
+    assert_eq!(taints[1]["effect"], "NoSchedule");
+    item["spec"]["taints"] = taints.into();
+    fake.instead("GET /v1alpha1/nodes/a", 200, item);
+    let text = program.run(&["uncordon", "a"]);
+    assert!(text.contains("node/a uncordoned"), "{text}");
+    let sent: Value = serde_json::from_slice(&fake.body()).unwrap();
+    let taints = sent["taints"].as_array().unwrap();
+    assert_eq!(taints.len(), 1, "{sent}");
+    assert!(!taints.iter().any(of_cordon), "{sent}");
 }
 
 #[test]
@@ -166,11 +213,15 @@ fn a_machine_is_opened_again() {
     let fake = Fake::start();
     fake.reply("DELETE /v1alpha1/nodes/a/drain", 200, settled("updated"));
     fake.reply("DELETE /v1alpha1/nodes/a/drain", 200, settled("unchanged"));
+    let item = node("a", "Ready", &["worker"]);
+    fake.reply("GET /v1alpha1/nodes/a", 200, item);
     let program = Program::of(&fake);
     assert_snapshot!(program.run(&["uncordon", "a"]), @r"
     exit: 0
     --- stdout
     node/a uncordoned
+    --- stderr
+    instances that moved away stay where they are; `katcall restart NAME` spreads those of a workload again
     ");
     assert_snapshot!(program.run(&["uncordon", "a"]), @r"
     exit: 0

@@ -173,8 +173,21 @@ fn wrong_usage_ends_with_2() {
     assert_snapshot!(program.run(&["gte", "workloads"]));
     for (words, hint) in [
         (&["statsu"][..], "did you mean `status`?"),
-        (&["cordon", "n1"], "`katcall drain` moves everything off"),
-        (&["rollout", "undo", "web"], "`katcall rollback` goes back"),
+        (&["undo", "web"], "`katcall rollback` goes back"),
+        (&["stop", "web"], "`katcall scale NAME --replicas 0`"),
+        (&["up"], "`katcall apply -f DIR`"),
+        (&["get"], "kinds are workloads, instances, nodes"),
+        (&["get", "pods"], "KAT has `instances`"),
+        (&["get", "web"], "an object is written KIND/NAME"),
+        (&["get", "shop/web"], "it is written KIND/NAME or"),
+        (&["get", "wl,pods"], "KAT has `instances`"),
+        (&["get", "wl,inst", "web"], "are written KIND/NAME"),
+        (
+            &["get", "volumes", "-l", "a=b"],
+            "`--label` selects workloads",
+        ),
+        (&["get", "wl", "web", "-l", "a=b"], "exclude each other"),
+        (&["get", "wl,inst", "--watch"], "of workloads, instances"),
         (
             &["rollout", "xyz"],
             "`katcall rollout --help` lists the commands",

@@ -6,14 +6,14 @@ use crate::{
     CliSession,
     args::{CreateArgs, CreatedKind},
     errors::CliError,
-    names,
+    references,
 };
 use kat_types::resource::{Namespace, NamespaceMetadata};
 
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &CreateArgs) -> Result<(), CliError> {
     match arguments.kind {
         CreatedKind::Namespace => {
-            let name = names::namespace(&arguments.name).map_err(CliError::usage)?;
+            let name = references::namespace(&arguments.name).map_err(CliError::usage)?;
             let namespace = Namespace {
                 metadata: NamespaceMetadata {
                     name,

@@ -2,50 +2,73 @@
 
 mod volume;
 
+use std::fmt;
+
 use tokio::time::Instant;
 
 use super::apply::local::{self, FolderObject, FolderUse};
 use crate::{
     CliSession,
-    args::{DeleteArgs, DeletedKind},
-    commands::{data::secret, reading::get},
+    args::DeleteArgs,
+    commands::{
+        changing::select,
+        data::secret::{self, SecretName},
+        reading::get,
+    },
+    confirm,
     errors::CliError,
-    names, volumes,
+    output::plain,
+    references::{self, BareName, CommandKinds, Named, Reference},
+    volumes,
     volumes::{PresentVolumes, VolumeName},
     wait,
     wait::AwaitedWorkload,
 };
 use kat_client::Deletion;
-use kat_types::api::{NamespaceItem, NodeItem, VolumeItem, VolumePhase, WorkloadItem};
+use kat_types::{
+    api::{NamespaceItem, NodeItem, VolumeItem, VolumePhase, WorkloadItem},
+    resource::named_kind::NamedKind,
+};
+
+pub(crate) const DELETED: CommandKinds = CommandKinds {
+    kinds: &[
+        NamedKind::Workload,
+        NamedKind::Namespace,
+        NamedKind::Node,
+        NamedKind::Volume,
+        NamedKind::Secret,
+    ],
+    bare: BareName::Refused,
+};
 
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &DeleteArgs) -> Result<(), CliError> {
-    let things = match (arguments.kind, &arguments.name) {
-        (Some(DeletedKind::Workload), Some(name)) => vec![DeletedObject::Workload {
-            namespace: arguments.namespace.namespace.clone(),
-            name: name.clone(),
-        }],
-        (Some(DeletedKind::Namespace), Some(name)) => {
-            let name = names::namespace(name).map_err(CliError::usage)?;
-            vec![DeletedObject::Namespace { name }]
+    let things = if !arguments.files.is_empty() {
+        of_folders(session, arguments)?
+    } else if arguments.selector.is_empty() {
+        let objects = references::objects(&arguments.words, DELETED, &arguments.namespace)?;
+        let mut things = Vec::new();
+        for object in &objects {
+            things.push(named(session, object).await?);
         }
-        (Some(DeletedKind::Node), Some(name)) => vec![DeletedObject::Node { name: name.clone() }],
-        (Some(DeletedKind::Volume), Some(name)) => {
-            vec![DeletedObject::Volume(
-                volumes::named(session, &arguments.namespace, name).await?,
-            )]
+        things
+    } else {
+        let selected = selected(session, arguments).await?;
+        if selected.is_empty() {
+            let namespace = &arguments.namespace.namespace;
+            session.console.note(&format!(
+                "no workloads with these labels in namespace {namespace}"
+            ));
+            return Ok(());
         }
-        (Some(DeletedKind::Secret), Some(name)) => {
-            vec![DeletedObject::Secret(secret::named(
-                &arguments.namespace,
-                name,
-            )?)]
-        }
-        _ => of_folders(session, arguments)?,
+        selected
     };
     for thing in &things {
         thing.check(arguments)?;
     }
     let present = present(session, arguments, &things).await?;
+    if !arguments.selector.is_empty() {
+        confirm_selected(session, arguments, &things)?;
+    }
     if arguments.volumes {
         let going = things.iter().flat_map(|thing| thing.volumes(&present));
         volumes::confirm_removal(session.console, going, arguments.yes)?;
@@ -56,15 +79,79 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &DeleteArgs) -> Res
         present,
         deadline: Instant::now() + arguments.timeout,
     };
-    for thing in &things {
+    references::for_each(session.console, &things, async |thing| {
         match run.delete(thing).await {
             Err(error) if arguments.ignore_not_found && error.is_not_found() => {
                 session.console.note(&error.to_string());
+                Ok(())
             }
-            done => done?,
+            done => done,
+        }
+    })
+    .await
+}
+
+/// The object that a reference names.
+async fn named(session: &CliSession<'_>, object: &Reference) -> Result<DeletedObject, CliError> {
+    let (namespace, name) = (object.namespace.clone(), object.name.clone());
+    match object.kind {
+        Some(NamedKind::Workload) => Ok(DeletedObject::Workload { namespace, name }),
+        Some(NamedKind::Namespace) => {
+            let name = references::namespace(&name).map_err(CliError::usage)?;
+            Ok(DeletedObject::Namespace { name })
+        }
+        Some(NamedKind::Node) => Ok(DeletedObject::Node { name }),
+        Some(NamedKind::Volume) => {
+            let named = volumes::named(session, object).await?;
+            Ok(DeletedObject::Volume(named))
+        }
+        Some(NamedKind::Secret) => Ok(DeletedObject::Secret(SecretName::of(object))),
+        Some(NamedKind::Instance | NamedKind::Event | NamedKind::Token) | None => Err(
+            CliError::usage(format!("`{object}` is nothing that can be deleted")),
+        ),
+    }
+}
+
+/// The workloads of the namespace that have the labels.
+async fn selected(
+    session: &CliSession<'_>,
+    arguments: &DeleteArgs,
+) -> Result<Vec<DeletedObject>, CliError> {
+    match references::all(&arguments.words, DELETED, &arguments.namespace)? {
+        Named::AllOf(NamedKind::Workload) => {}
+        Named::AllOf(_) => {
+            return Err(CliError::usage("`--label` deletes workloads only")
+                .hinted("`katcall delete workload -l KEY=VALUE`"));
+        }
+        Named::Objects(_) => {
+            return Err(CliError::usage(
+                "`--label` and the name of an object exclude each other",
+            ));
         }
     }
-    Ok(())
+    let names = select::workloads(session, &arguments.namespace, &arguments.selector).await?;
+    let thing = |object: Reference| DeletedObject::Workload {
+        namespace: object.namespace,
+        name: object.name,
+    };
+    Ok(names.into_iter().map(thing).collect())
+}
+
+/// Lists what a selector selects, and asks for confirmation. Without a terminal `--yes` is required.
+fn confirm_selected(
+    session: &CliSession<'_>,
+    arguments: &DeleteArgs,
+    things: &[DeletedObject],
+) -> Result<(), CliError> {
+    let console = session.console;
+    console.note("with these labels, and to be deleted:");
+    for thing in things {
+        console.note(&format!("  {thing}"));
+    }
+    if arguments.yes {
+        return Ok(());
+    }
+    confirm::ask("delete them?")
 }
 
 /// An object to delete.
@@ -73,7 +160,21 @@ enum DeletedObject {
     Namespace { name: String },
     Node { name: String },
     Volume(VolumeName),
-    Secret(secret::SecretName),
+    Secret(SecretName),
+}
+
+/// Such as `workload/web`.
+impl fmt::Display for DeletedObject {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, name) = match self {
+            Self::Workload { name, .. } => (NamedKind::Workload, plain(name)),
+            Self::Namespace { name } => (NamedKind::Namespace, plain(name)),
+            Self::Node { name } => (NamedKind::Node, plain(name)),
+            Self::Volume(named) => (NamedKind::Volume, plain(&named.without_namespace())),
+            Self::Secret(named) => (NamedKind::Secret, plain(&named.name)),
+        };
+        write!(formatter, "{}/{name}", kind.singular())
+    }
 }
 
 impl DeletedObject {

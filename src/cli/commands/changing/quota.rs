@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use crate::{CliSession, commands::reading::get, errors::CliError, names};
+use crate::{CliSession, commands::reading::get, errors::CliError, references};
 use kat_types::{
     api::NamespaceItem,
     resource::{Amounts, QuotaResource},
@@ -29,7 +29,7 @@ enum NamespacesCommand {
 #[derive(Debug, Args)]
 struct QuotaSetArgs {
     /// Name of the namespace
-    #[arg(value_parser = names::namespace)]
+    #[arg(value_parser = references::namespace)]
     name: String,
     /// Quotas and amounts, such as instances=10 or memory=8Gi; QUOTA=none removes a quota
     #[arg(required = true, value_name = "QUOTA=AMOUNT", value_parser = parse)]

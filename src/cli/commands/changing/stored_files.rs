@@ -3,17 +3,21 @@
 use clap::Args;
 
 use crate::{
-    CliSession, args::NamespaceOption, commands::reading::get, errors::CliError, names,
+    CliSession,
+    args::NamespaceOption,
+    commands::reading::get,
+    errors::CliError,
     output::plain,
+    references::{self, WORKLOADS},
 };
 use kat_bundle::{SourceFile, read_archive};
-use kat_types::{api::WorkloadItem, resource::name::check_label};
+use kat_types::api::WorkloadItem;
 
 /// Which workload.
 #[derive(Debug, Clone, Args)]
 pub(super) struct StoredWorkloadArgs {
-    /// Workload
-    #[arg(value_name = "[NAMESPACE/]NAME")]
+    /// Workload, as NAME or NAMESPACE/NAME
+    #[arg(value_name = "WORKLOAD")]
     name: String,
     #[command(flatten)]
     namespace: NamespaceOption,
@@ -28,18 +32,10 @@ pub(super) struct StoredWorkload {
 
 impl StoredWorkloadArgs {
     pub(super) fn workload(&self) -> Result<StoredWorkload, CliError> {
-        for part in self.name.split('/') {
-            check_label(part).map_err(|error| CliError::usage(plain(&error.to_string())))?;
-        }
-        Ok(match self.name.split_once('/') {
-            Some((namespace, name)) => StoredWorkload {
-                namespace: names::written_before(namespace, &self.name, &self.namespace)?,
-                name: name.to_owned(),
-            },
-            None => StoredWorkload {
-                namespace: self.namespace.namespace.clone(),
-                name: self.name.clone(),
-            },
+        let named = references::one(&self.name, WORKLOADS, &self.namespace)?;
+        Ok(StoredWorkload {
+            namespace: named.namespace,
+            name: named.name,
         })
     }
 }

@@ -5,17 +5,20 @@ use tokio::time::Instant;
 
 use crate::{
     CliSession,
-    args::{DescribedKind, WaitArgs},
+    args::WaitArgs,
     commands::reading::get::ListableItem,
     errors::CliError,
     output::{one_line, plain},
     progress::ProgressDisplay,
+    references::{self, BareName, CommandKinds, Reference},
+    volumes,
     wait::ConnectionNotices,
 };
 use kat_client::ListChange;
 use kat_types::{
-    api::{InstanceItem, NamespaceItem, NodeItem, SecretItem, WorkloadItem},
+    api::{InstanceItem, NamespaceItem, NodeItem, SecretItem, VolumeItem, WorkloadItem},
     encoding::json,
+    resource::named_kind::NamedKind,
 };
 
 /// What the command waits for.
@@ -83,24 +86,56 @@ fn phase(status: &Value) -> &str {
     status.get("phase").and_then(Value::as_str).unwrap_or("-")
 }
 
+pub(crate) const AWAITED: CommandKinds = CommandKinds {
+    kinds: &[
+        NamedKind::Workload,
+        NamedKind::Instance,
+        NamedKind::Node,
+        NamedKind::Namespace,
+        NamedKind::Secret,
+        NamedKind::Volume,
+    ],
+    bare: BareName::Refused,
+};
+
+/// Waits for one object after the other, with one time limit.
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &WaitArgs) -> Result<(), CliError> {
-    match arguments.kind {
-        DescribedKind::Workload => until::<WorkloadItem>(session, arguments).await,
-        DescribedKind::Instance => until::<InstanceItem>(session, arguments).await,
-        DescribedKind::Node => until::<NodeItem>(session, arguments).await,
-        DescribedKind::Secret => until::<SecretItem>(session, arguments).await,
-        DescribedKind::Namespace => until::<NamespaceItem>(session, arguments).await,
-    }
+    let deadline = Instant::now() + arguments.timeout;
+    let what = &arguments.what;
+    let objects = references::objects(&arguments.words, AWAITED, &arguments.namespace)?;
+    references::for_each(session.console, &objects, async |object| {
+        match object.kind {
+            Some(NamedKind::Workload) => {
+                until::<WorkloadItem>(session, object, what, deadline).await
+            }
+            Some(NamedKind::Instance) => {
+                until::<InstanceItem>(session, object, what, deadline).await
+            }
+            Some(NamedKind::Node) => until::<NodeItem>(session, object, what, deadline).await,
+            Some(NamedKind::Secret) => until::<SecretItem>(session, object, what, deadline).await,
+            Some(NamedKind::Namespace) => {
+                until::<NamespaceItem>(session, object, what, deadline).await
+            }
+            Some(NamedKind::Volume) => {
+                volumes::named(session, object).await?;
+                until::<VolumeItem>(session, object, what, deadline).await
+            }
+            Some(NamedKind::Event | NamedKind::Token) | None => Err(CliError::usage(format!(
+                "`{object}` has no state to wait for"
+            ))),
+        }
+    })
+    .await
 }
 
 async fn until<T: ListableItem>(
     session: &CliSession<'_>,
-    arguments: &WaitArgs,
+    object: &Reference,
+    what: &WaitCondition,
+    deadline: Instant,
 ) -> Result<(), CliError> {
-    let WaitArgs { name, what, .. } = arguments;
-    let deadline = Instant::now() + arguments.timeout;
-    let namespace = arguments.namespace.namespace.as_str();
-    let namespace = T::NAMESPACED.then_some(namespace);
+    let name = object.name.as_str();
+    let namespace = T::NAMESPACED.then_some(object.namespace.as_str());
     let mut follow = session.client.follow::<T>(T::list(namespace)?, true);
     let mut progress = ProgressDisplay::start(session.console);
     let mut connection = ConnectionNotices::default();
@@ -112,10 +147,12 @@ async fn until<T: ListableItem>(
             () = tokio::time::sleep_until(deadline) => {
                 drop(progress);
                 let message = format!("it is not so that {title} {}: {last}", what.words());
-                let why = match T::SINGULAR {
-                    "namespace" => format!("katcall describe namespace {name}"),
-                    kind => format!("katcall why {kind} {name}{}", option(namespace)),
+                let command = match object.kind {
+                    Some(NamedKind::Workload | NamedKind::Instance | NamedKind::Node) => "why",
+                    _ => "describe",
                 };
+                let kind = T::SINGULAR;
+                let why = format!("katcall {command} {kind} {name}{}", option(namespace));
                 return Err(CliError::deadline(message).hinted(format!("`{why}`")));
             }
             change = follow.next() => change?,

@@ -5,8 +5,14 @@ mod state;
 use tokio::time::Instant;
 
 use crate::{
-    CliSession, args::DrainArgs, commands::reading::get, errors::CliError,
-    progress::ProgressDisplay, time, wait::ConnectionNotices,
+    CliSession,
+    args::{DrainArgs, NamespaceOption},
+    commands::reading::get,
+    errors::CliError,
+    progress::ProgressDisplay,
+    references::{self, NODES},
+    time,
+    wait::ConnectionNotices,
 };
 use kat_client::{ListChange, RequestPath};
 use kat_types::api::{InstanceItem, NodeItem, WorkloadItem};
@@ -20,7 +26,12 @@ use state::DrainWait;
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &DrainArgs) -> Result<(), CliError> {
     let started = Instant::now();
     let deadline = started + arguments.timeout;
-    let (client, name) = (&session.client, &arguments.name);
+    let nodes = references::objects(&arguments.words, NODES, &NamespaceOption::unused())?;
+    let [node] = nodes.as_slice() else {
+        return Err(CliError::usage("one machine is drained at a time")
+            .hinted("instances would move to a machine that is drained next"));
+    };
+    let (client, name) = (&session.client, &node.name);
     if let Err(error) = client.drain_node(name, arguments.force).await {
         return Err(get::missing::<NodeItem>(session, error, None, name).await);
     }

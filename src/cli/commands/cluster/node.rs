@@ -1,12 +1,13 @@
-//! `katcall label`, `katcall taint` and `katcall uncordon`.
+//! `katcall label`, `katcall taint`, `katcall cordon` and `katcall uncordon`.
 
-use std::collections::BTreeMap;
+use std::{cell::Cell, collections::BTreeMap};
 
 use crate::{
     CliSession,
-    args::{LabelArgs, LabelledKind, TaintArgs as TaintArguments, UncordonArgs},
+    args::{CordonArgs, LabelArgs, NamespaceOption, TaintArgs as TaintArguments},
     commands::reading::get,
     errors::CliError,
+    references::{self, NODES, Reference},
 };
 use kat_client::ClientError;
 use kat_types::{
@@ -16,6 +17,17 @@ use kat_types::{
 
 /// Most tries of a change that conflicts with changes of the same machine by others.
 const ATTEMPTS: usize = 5;
+
+/// The taint of `katcall cordon`.
+const CORDONED: &str = "kat.dws.rip/cordoned";
+
+fn cordoned() -> Taint {
+    Taint {
+        key: CORDONED.to_owned(),
+        value: String::new(),
+        effect: TaintEffect::NoSchedule,
+    }
+}
 
 /// A change of labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,15 +131,39 @@ fn taints_after(before: &[Taint], changes: &[TaintChange]) -> NodeTaints {
     NodeTaints { taints }
 }
 
+/// The machines and the changes in the words of a command. No name of a machine looks like a change.
+fn split_words<T>(
+    words: &[String],
+    is_change: impl Fn(&str) -> bool,
+    parse: impl Fn(&str) -> Result<T, String>,
+    form: &str,
+) -> Result<(Vec<Reference>, Vec<T>), CliError> {
+    let first = words.iter().position(|word| is_change(word));
+    let (names, changes) = words.split_at(first.unwrap_or(words.len()));
+    if changes.is_empty() {
+        return Err(CliError::usage("nothing is to be changed").hinted(format!(
+            "what is set or removed follows the name of the machine: {form}"
+        )));
+    }
+    let changes = changes
+        .iter()
+        .map(|word| parse(word).map_err(CliError::usage));
+    let changes = changes.collect::<Result<Vec<T>, CliError>>()?;
+    let nodes = references::objects(names, NODES, &NamespaceOption::unused())?;
+    Ok((nodes, changes))
+}
+
 pub(crate) async fn label(session: &CliSession<'_>, arguments: &LabelArgs) -> Result<(), CliError> {
-    let LabelArgs {
-        kind: LabelledKind::Node,
-        name,
-        changes,
-    } = arguments;
-    change(session, name, async |item: &NodeItem, version: &str| {
-        let labels = labels_after(&item.metadata.labels, changes);
-        session.client.set_node_labels(name, &labels, version).await
+    let is_change = |word: &str| word.contains('=') || word.ends_with('-');
+    let form = "KEY=VALUE or KEY-";
+    let (nodes, changes) = split_words(&arguments.words, is_change, parse_label, form)?;
+    references::for_each(session.console, &nodes, async |node| {
+        let name = node.name.as_str();
+        change(session, name, async |item: &NodeItem, version: &str| {
+            let labels = labels_after(&item.metadata.labels, &changes);
+            session.client.set_node_labels(name, &labels, version).await
+        })
+        .await
     })
     .await
 }
@@ -136,34 +172,43 @@ pub(crate) async fn taint(
     session: &CliSession<'_>,
     arguments: &TaintArguments,
 ) -> Result<(), CliError> {
-    let TaintArguments {
-        kind: LabelledKind::Node,
-        name,
-        changes,
-    } = arguments;
-    change(session, name, async |item: &NodeItem, version: &str| {
-        let taints = taints_after(&item.spec.taints, changes);
-        session.client.set_node_taints(name, &taints, version).await
+    let is_change = |word: &str| word.contains(['=', ':']) || word.ends_with('-');
+    let form = "KEY[=VALUE]:EFFECT or KEY[:EFFECT]-";
+    let (nodes, changes) = split_words(&arguments.words, is_change, parse_taint, form)?;
+    references::for_each(session.console, &nodes, async |node| {
+        let name = node.name.as_str();
+        change(session, name, async |item: &NodeItem, version: &str| {
+            let taints = taints_after(&item.spec.taints, &changes);
+            session.client.set_node_taints(name, &taints, version).await
+        })
+        .await
     })
     .await
 }
 
-/// Reads the machine and sends the changed one; retries after a conflict.
+/// Changes a machine and prints the outcome.
 async fn change(
     session: &CliSession<'_>,
     name: &str,
     send: impl AsyncFn(&NodeItem, &str) -> Result<ApplyResult, ClientError>,
 ) -> Result<(), CliError> {
+    let outcome = written(session, name, send).await?;
+    session.console.line(&format!("node/{name} {outcome}"))
+}
+
+/// Reads the machine and sends the changed one; retries after a conflict.
+async fn written(
+    session: &CliSession<'_>,
+    name: &str,
+    send: impl AsyncFn(&NodeItem, &str) -> Result<ApplyResult, ClientError>,
+) -> Result<WriteOutcome, CliError> {
     for _ in 0..ATTEMPTS {
         let item = match session.client.node(name).await {
             Ok(item) => item,
             Err(error) => return Err(get::missing::<NodeItem>(session, error, None, name).await),
         };
         match send(&item, &item.metadata.resource_version).await {
-            Ok(result) => {
-                let line = format!("node/{name} {}", result.outcome);
-                return session.console.line(&line);
-            }
+            Ok(result) => return Ok(result.outcome),
             Err(error) if error.status() == Some(412) => {}
             Err(error) => return Err(error.into()),
         }
@@ -173,18 +218,79 @@ async fn change(
     )))
 }
 
+/// Taints machines, so that no new instance is placed there; what runs there stays.
+pub(crate) async fn cordon(
+    session: &CliSession<'_>,
+    arguments: &CordonArgs,
+) -> Result<(), CliError> {
+    let console = session.console;
+    let nodes = references::objects(&arguments.words, NODES, &NamespaceOption::unused())?;
+    references::for_each(console, &nodes, async |node| {
+        let name = node.name.as_str();
+        let changes = [TaintChange::Set(cordoned())];
+        let outcome = written(session, name, async |item: &NodeItem, version: &str| {
+            let taints = taints_after(&item.spec.taints, &changes);
+            session.client.set_node_taints(name, &taints, version).await
+        })
+        .await?;
+        if outcome == WriteOutcome::Unchanged {
+            return console.line(&format!("node/{name} unchanged"));
+        }
+        console.line(&format!("node/{name} cordoned"))?;
+        console.note(&format!(
+            "what runs there stays; `katcall drain {name}` moves it, `katcall uncordon {name}` ends this"
+        ));
+        Ok(())
+    })
+    .await
+}
+
+/// Removes the taint of a cordon, if the machine has it.
+async fn end_cordon(session: &CliSession<'_>, name: &str) -> Result<WriteOutcome, CliError> {
+    let taint = cordoned();
+    let has_taint = |item: &NodeItem| {
+        let mut taints = item.spec.taints.iter();
+        taints.any(|one| one.key == taint.key && one.effect == taint.effect)
+    };
+    if !has_taint(&session.client.node(name).await?) {
+        return Ok(WriteOutcome::Unchanged);
+    }
+    let changes = [TaintChange::Remove(taint.key.clone(), Some(taint.effect))];
+    written(session, name, async |item: &NodeItem, version: &str| {
+        let taints = taints_after(&item.spec.taints, &changes);
+        session.client.set_node_taints(name, &taints, version).await
+    })
+    .await
+}
+
+/// Ends drains and cordons.
 pub(crate) async fn uncordon(
     session: &CliSession<'_>,
-    arguments: &UncordonArgs,
+    arguments: &CordonArgs,
 ) -> Result<(), CliError> {
-    let name = &arguments.name;
-    match session.client.uncordon_node(name).await {
-        Ok(result) if result.outcome == WriteOutcome::Unchanged => {
-            session.console.line(&format!("node/{name} unchanged"))
+    let console = session.console;
+    let nodes = references::objects(&arguments.words, NODES, &NamespaceOption::unused())?;
+    let ended = Cell::new(false);
+    let done = references::for_each(console, &nodes, async |node| {
+        let name = node.name.as_str();
+        let drain = match session.client.uncordon_node(name).await {
+            Ok(result) => result.outcome,
+            Err(error) => return Err(get::missing::<NodeItem>(session, error, None, name).await),
+        };
+        let cordon = end_cordon(session, name).await?;
+        if [drain, cordon] == [WriteOutcome::Unchanged; 2] {
+            return console.line(&format!("node/{name} unchanged"));
         }
-        Ok(_) => session.console.line(&format!("node/{name} uncordoned")),
-        Err(error) => Err(get::missing::<NodeItem>(session, error, None, name).await),
+        ended.set(true);
+        console.line(&format!("node/{name} uncordoned"))
+    })
+    .await;
+    if ended.get() {
+        console.note(
+            "instances that moved away stay where they are; `katcall restart NAME` spreads those of a workload again",
+        );
     }
+    done
 }
 
 #[cfg(test)]

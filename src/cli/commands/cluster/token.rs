@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::{
     CliSession,
-    args::{DocumentFormat, OutputFormat, TokenArgs, TokenCommand, TokenFormat},
+    args::{DocumentFormat, NamespaceOption, OutputFormat, TokenArgs, TokenCommand, TokenFormat},
     commands::reading::{
         get,
         get::{Columns, ListableItem, rows},
@@ -15,6 +15,7 @@ use crate::{
     errors::CliError,
     output,
     output::json::PrintedItems,
+    references::{self, TOKENS},
     time,
 };
 use kat_types::{
@@ -34,7 +35,7 @@ pub(crate) fn parse_scope(text: &str) -> Result<Scope, String> {
         None if text == "admin" => Ok(Scope::Admin),
         None if text == "read" => Ok(Scope::Read),
         Some(("deploy", namespace)) => {
-            crate::names::namespace(namespace).map(|namespace| Scope::Deploy { namespace })
+            references::namespace(namespace).map(|namespace| Scope::Deploy { namespace })
         }
         _ => Err(format!(
             "`{text}` is not a scope: `admin`, `read` or `deploy:NAMESPACE`"
@@ -77,6 +78,8 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &TokenArgs) -> Resu
         }
         TokenCommand::List { output } => list(session, *output).await,
         TokenCommand::Revoke { id } => {
+            let reference = references::one(id, TOKENS, &NamespaceOption::unused())?;
+            let id = &reference.name;
             match session.client.revoke_token(id).await {
                 Ok(()) => {}
                 Err(error) => {

@@ -9,6 +9,7 @@ use crate::{
     confirm,
     errors::CliError,
     output::plain,
+    references::{self, VOLUMES},
     volumes::{self, VolumeName},
 };
 use kat_types::api::{VolumeItem, VolumeRemovalState};
@@ -16,7 +17,7 @@ use kat_types::api::{VolumeItem, VolumeRemovalState};
 #[derive(Debug, Args)]
 pub(crate) struct ForgetArgs {
     /// Volume, as WORKLOAD/VOLUME
-    #[arg(value_name = "WORKLOAD/VOLUME")]
+    #[arg(value_name = "[NAMESPACE/]WORKLOAD/VOLUME")]
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
@@ -31,7 +32,8 @@ pub(crate) struct ForgetArgs {
 /// Asks no confirmation where the request would be refused, or the data was given up before.
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &ForgetArgs) -> Result<(), CliError> {
     let (client, console) = (&session.client, session.console);
-    let named = volumes::named(session, &arguments.namespace, &arguments.name).await?;
+    let reference = references::one(&arguments.name, VOLUMES, &arguments.namespace)?;
+    let named = volumes::named(session, &reference).await?;
     let VolumeName {
         namespace,
         workload,

@@ -15,6 +15,7 @@ use crate::{
     errors::CliError,
     output::{one_line, plain},
     progress::ProgressDisplay,
+    references::{self, VOLUMES},
     time, volumes,
     volumes::VolumeName,
 };
@@ -47,7 +48,7 @@ pub(crate) enum VolumeCommand {
 #[derive(Debug, Args)]
 pub(crate) struct MoveArgs {
     /// Volume, as WORKLOAD/VOLUME; volumes that must be on the same machine move with it
-    #[arg(value_name = "WORKLOAD/VOLUME")]
+    #[arg(value_name = "[NAMESPACE/]WORKLOAD/VOLUME")]
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
@@ -86,7 +87,8 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &VolumeArgs) -> Res
 async fn run_move(session: &CliSession<'_>, arguments: &MoveArgs) -> Result<(), CliError> {
     let deadline = Instant::now() + arguments.timeout;
     let (client, console) = (&session.client, session.console);
-    let named = volumes::named(session, &arguments.namespace, &arguments.name).await?;
+    let reference = references::one(&arguments.name, VOLUMES, &arguments.namespace)?;
+    let named = volumes::named(session, &reference).await?;
     let VolumeName {
         namespace,
         workload,

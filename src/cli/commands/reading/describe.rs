@@ -1,48 +1,121 @@
-//! `katcall describe`: all details of one item, for people.
+//! `katcall describe`: all details of objects, for people.
 
 mod instance;
 mod node;
 mod sheet;
 mod workload;
 
+use std::cell::Cell;
+
 use jiff::Timestamp;
 
-use super::get::{self, Columns, ListableItem};
+use super::{
+    get::{self, Columns, ListableItem},
+    guess,
+};
 use crate::{
     CliSession,
-    args::{DescribeArgs, DescribedKind},
-    commands::{changing::quota, data::secret},
+    args::DescribeArgs,
+    commands::{
+        changing::quota,
+        data::secret::{self, SecretName},
+    },
     errors::CliError,
     output::word,
+    references::{self, BareName, CommandKinds, Reference},
+    volumes::{self, VolumeName},
 };
 use kat_client::{ClientError, KeyedItem as _};
-use kat_types::api::{
-    Event, EventFilter, HostPortStatus, List, NamespaceItem, ObjectKind, VolumeItem,
+use kat_types::{
+    api::{Event, EventFilter, HostPortStatus, List, NamespaceItem, ObjectKind, VolumeItem},
+    resource::named_kind::NamedKind,
 };
 
 pub(crate) use sheet::Sheet;
+
+pub(crate) const DESCRIBED: CommandKinds = CommandKinds {
+    kinds: &[
+        NamedKind::Workload,
+        NamedKind::Instance,
+        NamedKind::Node,
+        NamedKind::Namespace,
+        NamedKind::Secret,
+        NamedKind::Volume,
+    ],
+    bare: BareName::Open,
+};
 
 pub(crate) async fn run(
     session: &CliSession<'_>,
     arguments: &DescribeArgs,
 ) -> Result<(), CliError> {
-    let (namespace, name) = (&arguments.namespace.namespace, &arguments.name);
-    let mut sheet = Sheet::new(session.console.colour);
-    match arguments.kind {
-        DescribedKind::Workload => {
-            workload::describe(session, &mut sheet, namespace, name).await?;
+    let objects = references::objects(&arguments.words, DESCRIBED, &arguments.namespace)?;
+    let printed = Cell::new(false);
+    references::for_each(session.console, &objects, async |object| {
+        let mut sheet = Sheet::new(session.console.colour);
+        one(session, &mut sheet, object).await?;
+        if printed.replace(true) {
+            session.console.line("")?;
         }
-        DescribedKind::Instance => {
-            instance::describe(session, &mut sheet, namespace, name).await?;
-        }
-        DescribedKind::Node => node::describe(session, &mut sheet, name).await?,
-        DescribedKind::Secret => {
-            let named = secret::named(&arguments.namespace, name)?;
-            secret::describe(session, &mut sheet, &named).await?;
-        }
-        DescribedKind::Namespace => namespaces(session, &mut sheet, name).await?,
+        session.console.print(&sheet.text())
+    })
+    .await
+}
+
+async fn one(
+    session: &CliSession<'_>,
+    sheet: &mut Sheet,
+    object: &Reference,
+) -> Result<(), CliError> {
+    let Reference {
+        namespace, name, ..
+    } = object;
+    match guess::kind_of(session, object, DESCRIBED).await? {
+        NamedKind::Workload => workload::describe(session, sheet, namespace, name).await,
+        NamedKind::Instance => instance::describe(session, sheet, namespace, name).await,
+        NamedKind::Node => node::describe(session, sheet, name).await,
+        NamedKind::Secret => secret::describe(session, sheet, &SecretName::of(object)).await,
+        NamedKind::Namespace => namespaces(session, sheet, name).await,
+        NamedKind::Volume => volume(session, sheet, object).await,
+        kind @ (NamedKind::Event | NamedKind::Token) => Err(CliError::usage(format!(
+            "a {} has nothing to describe",
+            kind.singular()
+        ))),
     }
-    session.console.print(&sheet.text())
+}
+
+async fn volume(
+    session: &CliSession<'_>,
+    sheet: &mut Sheet,
+    object: &Reference,
+) -> Result<(), CliError> {
+    let named = volumes::named(session, object).await?;
+    let VolumeName {
+        namespace,
+        workload,
+        name,
+    } = &named;
+    let short = named.without_namespace();
+    let item = match session.client.volume(namespace, workload, name).await {
+        Ok(item) => item,
+        Err(error) => {
+            let scope = Some(namespace.as_str());
+            return Err(get::missing::<VolumeItem>(session, error, scope, &short).await);
+        }
+    };
+    let (spec, status) = (&item.spec, &item.status);
+    sheet.field("name", &short);
+    sheet.field("namespace", namespace);
+    sheet.phase("phase", &volumes::state(&item), "");
+    sheet.field("node", volumes::machine(&item));
+    sheet.field("path", &status.path);
+    let slot = spec.slot.map(|slot| slot.to_string());
+    sheet.field("replica", &slot.unwrap_or_default());
+    sheet.field("reclaim", &word(&spec.reclaim));
+    sheet.field("used by", &status.used_by.join(", "));
+    sheet.age(item.metadata.creation_timestamp);
+    copies_and_removals(sheet, &item);
+    Ok(())
 }
 
 /// The host port that is forwarded to a container port, in parentheses.
@@ -123,6 +196,21 @@ fn volumes(
                 ));
             }
         }
+    }
+}
+
+/// Adds the kept copies of a volume, and the removals that are not confirmed.
+fn copies_and_removals(sheet: &mut Sheet, item: &VolumeItem) {
+    for copy in &item.status.kept {
+        let text = format!("on {} until {}", copy.node, copy.until);
+        sheet.field("kept copy", &text);
+    }
+    for removal in &item.status.removals {
+        let waits = match removal.message.as_str() {
+            "" => String::new(),
+            message => format!(" waits: {message}"),
+        };
+        sheet.field("removal", &format!("from {}{waits}", removal.node));
     }
 }
 

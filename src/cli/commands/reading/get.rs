@@ -3,26 +3,33 @@
 pub(crate) mod rows;
 mod watch;
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use crate::{
     CliSession,
-    args::{DocumentFormat, GetArgs, ListedKind, OutputFormat},
+    args::{DocumentFormat, EventsArgs, GetArgs, OutputFormat, OutputOption, PsArgs},
     errors::CliError,
     output,
     output::{
-        json,
         json::PrintedItems,
         table::{Cell, Table},
     },
+    references::{self, BareName, CommandKinds, Failures, LabelSelector, Named, Reference},
     volumes,
 };
 use kat_bundle::nearest_name;
 use kat_client::{ClientError, KeyedItem, RequestPath};
-use kat_types::api::{
-    Event, EventFilter, InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView,
-    VolumeItem, WorkloadItem,
+use kat_types::{
+    api::{
+        Event, EventFilter, InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView,
+        VolumeItem, WorkloadItem,
+    },
+    encoding::json,
+    resource::named_kind::NamedKind,
 };
 
 /// Which columns are shown.
@@ -57,6 +64,12 @@ pub(crate) trait ListableItem:
     fn is_named(&self, name: &str) -> bool {
         self.key().1 == name
     }
+    /// Whether a reference means the item, whose kind is the reference's.
+    fn is_meant(&self, reference: &Reference) -> bool {
+        self.is_named(&reference.name)
+    }
+    /// Its labels; none for kinds without labels.
+    fn labels(&self) -> &BTreeMap<String, String>;
     /// What a reader of the list has to know of it.
     fn caution(&self) -> Option<&str> {
         None
@@ -70,71 +83,386 @@ pub(crate) trait ListableItem:
     }
 }
 
+/// Objects of one kind that are listed, and how they are printed.
+#[derive(Debug, Clone)]
+pub(crate) struct ListRequest {
+    pub(crate) kind: NamedKind,
+    /// The named objects; empty for all of the namespace.
+    pub(crate) objects: Vec<Reference>,
+    pub(crate) namespace: String,
+    pub(crate) all_namespaces: bool,
+    pub(crate) selector: LabelSelector,
+    pub(crate) output: OutputOption,
+    pub(crate) watch: bool,
+}
+
+pub(crate) const LISTED: CommandKinds = CommandKinds {
+    kinds: &NamedKind::ALL,
+    bare: BareName::Refused,
+};
+
+/// What `all` stands for: the objects of a namespace.
+const ALL: &str = "all";
+const KINDS_OF_ALL: [NamedKind; 4] = [
+    NamedKind::Workload,
+    NamedKind::Instance,
+    NamedKind::Volume,
+    NamedKind::Secret,
+];
+
+/// The objects that an event can be about.
+const WITH_EVENTS: CommandKinds = CommandKinds {
+    kinds: &[
+        NamedKind::Workload,
+        NamedKind::Instance,
+        NamedKind::Node,
+        NamedKind::Namespace,
+        NamedKind::Secret,
+    ],
+    bare: BareName::Open,
+};
+
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &GetArgs) -> Result<(), CliError> {
-    match arguments.kind {
-        ListedKind::Workloads => show::<WorkloadItem>(session, arguments).await,
-        ListedKind::Instances => show::<InstanceItem>(session, arguments).await,
-        ListedKind::Nodes => show::<NodeItem>(session, arguments).await,
-        ListedKind::Namespaces => show::<NamespaceItem>(session, arguments).await,
-        ListedKind::Volumes => {
-            let arguments = volumes::located(session, arguments).await?;
-            show::<VolumeItem>(session, &arguments).await
-        }
-        ListedKind::Secrets => show::<SecretItem>(session, arguments).await,
-        ListedKind::Events => show::<Event>(session, arguments).await,
-        ListedKind::Tokens => show::<TokenView>(session, arguments).await,
+    let requests = requests(arguments)?;
+    match requests.as_slice() {
+        [only] => list(session, only).await,
+        several if arguments.watch => Err(CliError::usage("`--watch` follows one kind of objects")
+            .hinted(format!("of {}", plurals(several)))),
+        several => together(session, several).await,
     }
+}
+
+/// `katcall ps`.
+pub(crate) async fn instances(session: &CliSession<'_>, arguments: PsArgs) -> Result<(), CliError> {
+    let request = ListRequest {
+        kind: NamedKind::Instance,
+        objects: Vec::new(),
+        namespace: arguments.namespace.namespace,
+        all_namespaces: arguments.all_namespaces,
+        selector: arguments.selector,
+        output: arguments.output,
+        watch: arguments.watch,
+    };
+    list(session, &request).await
+}
+
+/// `katcall events`.
+pub(crate) async fn list_events(
+    session: &CliSession<'_>,
+    arguments: EventsArgs,
+) -> Result<(), CliError> {
+    let about = match &arguments.name {
+        Some(name) => Some(references::one(name, WITH_EVENTS, &arguments.namespace)?),
+        None => None,
+    };
+    // Events of machines and namespaces are in no namespace of workloads.
+    let of_cluster = about.as_ref().and_then(|about| about.kind);
+    let of_cluster = of_cluster.is_some_and(|kind| !kind.is_namespaced());
+    let request = ListRequest {
+        kind: NamedKind::Event,
+        objects: about.into_iter().collect(),
+        namespace: arguments.namespace.namespace,
+        all_namespaces: arguments.all_namespaces || of_cluster,
+        selector: LabelSelector::default(),
+        output: arguments.output,
+        watch: arguments.follow,
+    };
+    list(session, &request).await
+}
+
+/// What the words name, for each kind in the order of the words.
+fn requests(arguments: &GetArgs) -> Result<Vec<ListRequest>, CliError> {
+    let named = named(arguments)?;
+    if arguments.all_namespaces && named.iter().any(|(_, objects)| !objects.is_empty()) {
+        return Err(CliError::usage(
+            "`--all-namespaces` and the name of an object exclude each other",
+        )
+        .hinted("an object of another namespace is written KIND/NAMESPACE/NAME"));
+    }
+    let request = |(kind, objects): (NamedKind, Vec<Reference>)| ListRequest {
+        kind,
+        objects,
+        namespace: arguments.namespace.namespace.clone(),
+        all_namespaces: arguments.all_namespaces,
+        selector: arguments.selector.clone(),
+        output: arguments.output.clone(),
+        watch: arguments.watch,
+    };
+    Ok(named.into_iter().map(request).collect())
+}
+
+fn named(arguments: &GetArgs) -> Result<Vec<(NamedKind, Vec<Reference>)>, CliError> {
+    let words = arguments.words.as_slice();
+    let Some(first) = words.first() else {
+        return Err(
+            CliError::usage("the kind of the objects is missing").hinted(format!(
+                "kinds are {}; `{ALL}` is {} of the namespace",
+                references::plurals(&NamedKind::ALL),
+                references::plurals(&KINDS_OF_ALL)
+            )),
+        );
+    };
+    if first == ALL || first.contains(',') {
+        if let [_, name, ..] = words {
+            return Err(CliError::usage(format!(
+                "`{}` is not expected here: `{}` lists several kinds",
+                output::plain(name),
+                output::plain(first)
+            ))
+            .hinted("objects of several kinds are written KIND/NAME"));
+        }
+        let mut kinds: Vec<NamedKind> = Vec::new();
+        for word in first.split(',') {
+            let found: &[NamedKind] = match word {
+                ALL => &KINDS_OF_ALL,
+                word => match NamedKind::of_word(word) {
+                    Some(kind) => &[kind],
+                    None => return Err(references::unknown_kind(word, LISTED.kinds, false)),
+                },
+            };
+            kinds.extend(
+                found
+                    .iter()
+                    .filter(|kind| !kinds.contains(kind))
+                    .collect::<Vec<_>>(),
+            );
+        }
+        return Ok(kinds.into_iter().map(|kind| (kind, Vec::new())).collect());
+    }
+    let objects = match references::all(words, LISTED, &arguments.namespace)? {
+        Named::AllOf(kind) => return Ok(vec![(kind, Vec::new())]),
+        Named::Objects(objects) => objects,
+    };
+    let mut named: Vec<(NamedKind, Vec<Reference>)> = Vec::new();
+    for object in objects {
+        // Each reference of this command has a kind.
+        let Some(kind) = object.kind else { continue };
+        match named.iter_mut().find(|(other, _)| *other == kind) {
+            Some((_, objects)) => objects.push(object),
+            None => named.push((kind, vec![object])),
+        }
+    }
+    Ok(named)
+}
+
+/// Such as `workloads, instances`.
+fn plurals(requests: &[ListRequest]) -> String {
+    let kinds: Vec<NamedKind> = requests.iter().map(|request| request.kind).collect();
+    references::plurals(&kinds)
+}
+
+/// What lists of several kinds print together.
+#[derive(Debug, Default)]
+struct SeveralLists {
+    /// The items of all kinds, for JSON and YAML.
+    items: Vec<Value>,
+    /// Something is printed, so an empty line comes before the next table.
+    printed: bool,
+}
+
+async fn list(session: &CliSession<'_>, request: &ListRequest) -> Result<(), CliError> {
+    dispatch(session, request, None).await
+}
+
+async fn together(session: &CliSession<'_>, requests: &[ListRequest]) -> Result<(), CliError> {
+    let mut lists = SeveralLists::default();
+    let mut failures = Failures::default();
+    for request in requests {
+        // A selector selects among the kinds that have labels.
+        if !request.selector.is_empty() && !has_labels(request.kind) {
+            continue;
+        }
+        if let Err(error) = dispatch(session, request, Some(&mut lists)).await {
+            failures.add(session.console, request.kind.plural(), error)?;
+        }
+    }
+    if let Some(request) = requests.first() {
+        let console = session.console;
+        let list = PrintedItems {
+            items: &lists.items,
+        };
+        match (&request.output.template, request.output.format) {
+            (Some(template), _) => output::picked(console, template, &list)?,
+            (None, OutputFormat::Json) => output::document(console, DocumentFormat::Json, &list)?,
+            (None, OutputFormat::Yaml) => output::document(console, DocumentFormat::Yaml, &list)?,
+            _ if !lists.printed && failures.is_empty() => {
+                let place = match request.all_namespaces {
+                    true => String::new(),
+                    false => format!(" in namespace {}", request.namespace),
+                };
+                console.note(&format!("no {}{place}", plurals(requests)));
+            }
+            _ => {}
+        }
+    }
+    failures.end(requests.len())
+}
+
+/// Whether objects of the kind have labels in the API.
+fn has_labels(kind: NamedKind) -> bool {
+    match kind {
+        NamedKind::Workload | NamedKind::Instance | NamedKind::Node | NamedKind::Namespace => true,
+        NamedKind::Volume | NamedKind::Secret | NamedKind::Event | NamedKind::Token => false,
+    }
+}
+
+async fn dispatch(
+    session: &CliSession<'_>,
+    request: &ListRequest,
+    together: Option<&mut SeveralLists>,
+) -> Result<(), CliError> {
+    if !request.selector.is_empty() {
+        if !has_labels(request.kind) {
+            let kind = request.kind.plural();
+            return Err(CliError::usage(format!("{kind} have no labels"))
+                .hinted("`--label` selects workloads, instances, nodes and namespaces"));
+        }
+        if !request.objects.is_empty() {
+            return Err(CliError::usage(
+                "`--label` and the name of an object exclude each other",
+            ));
+        }
+    }
+    match request.kind {
+        NamedKind::Workload => show::<WorkloadItem>(session, request, together).await,
+        NamedKind::Instance => show::<InstanceItem>(session, request, together).await,
+        NamedKind::Node => show::<NodeItem>(session, request, together).await,
+        NamedKind::Namespace => show::<NamespaceItem>(session, request, together).await,
+        NamedKind::Volume => {
+            let mut request = request.clone();
+            for object in &mut request.objects {
+                object.name = volumes::named(session, object).await?.without_namespace();
+            }
+            show::<VolumeItem>(session, &request, together).await
+        }
+        NamedKind::Secret => show::<SecretItem>(session, request, together).await,
+        NamedKind::Event => show::<Event>(session, request, together).await,
+        NamedKind::Token => show::<TokenView>(session, request, together).await,
+    }
+}
+
+/// What was found, and whether it is the item of one name instead of a list.
+struct FoundItems<T> {
+    items: Vec<T>,
+    one: bool,
 }
 
 async fn show<T: ListableItem>(
     session: &CliSession<'_>,
-    arguments: &GetArgs,
+    request: &ListRequest,
+    together: Option<&mut SeveralLists>,
 ) -> Result<(), CliError> {
-    let namespace = scope::<T>(arguments);
-    if arguments.watch {
-        return watch::run::<T>(session, arguments, namespace).await;
+    if request.watch {
+        return watch::run::<T>(session, request).await;
     }
-    let console = session.console;
-    let route = arguments
-        .name
-        .as_ref()
-        .and_then(|name| T::item_route(&arguments.namespace.namespace, name));
-    if let (Some(route), Some(name)) = (route, &arguments.name) {
+    let mut failures = Failures::default();
+    let found = match request.objects.as_slice() {
+        [] => {
+            let mut items = items_of::<T>(session, scope::<T>(request)).await?;
+            items.retain(|item| request.selector.selects(item.labels()));
+            FoundItems { items, one: false }
+        }
+        [only] => one::<T>(session, request, only).await?,
+        several => {
+            let mut items = Vec::new();
+            for object in several {
+                match one::<T>(session, request, object).await {
+                    Ok(found) => items.extend(found.items),
+                    Err(error) => failures.add(session.console, &object.to_string(), error)?,
+                }
+            }
+            FoundItems { items, one: false }
+        }
+    };
+    warn(session, &found.items);
+    if !found.items.is_empty() || failures.is_empty() {
+        print_found(session, request, &found, together)?;
+    }
+    failures.end(request.objects.len())
+}
+
+/// The items of a list, in their order.
+async fn items_of<T: ListableItem>(
+    session: &CliSession<'_>,
+    namespace: Option<&str>,
+) -> Result<Vec<T>, CliError> {
+    let list: List<T> = session.client.get(T::list(namespace)?).await?;
+    let mut items = list.items;
+    items.sort_by(T::order);
+    Ok(items)
+}
+
+/// The item of a reference; for kinds whose names filter, all items about the object.
+async fn one<T: ListableItem>(
+    session: &CliSession<'_>,
+    request: &ListRequest,
+    object: &Reference,
+) -> Result<FoundItems<T>, CliError> {
+    let scoped = T::NAMESPACED && !request.all_namespaces;
+    let namespace = scoped.then_some(object.namespace.as_str());
+    let name = object.name.as_str();
+    if let Some(route) = T::item_route(&object.namespace, name) {
         let item: T = match session.client.get(route?).await {
             Ok(item) => item,
             Err(error) => return Err(missing::<T>(session, error, namespace, name).await),
         };
-        warn(session, std::slice::from_ref(&item));
-        if let Some(template) = &arguments.output.template {
-            return output::picked(console, template, &item);
-        }
-        return match arguments.output.format {
-            OutputFormat::Json => output::document(console, DocumentFormat::Json, &item),
-            OutputFormat::Yaml => output::document(console, DocumentFormat::Yaml, &item),
-            _ => items(session, arguments, &[item]),
-        };
+        let items = vec![item];
+        return Ok(FoundItems { items, one: true });
     }
-    let list: List<T> = session.client.get(T::list(namespace)?).await?;
-    let mut found = list.items;
-    warn(session, &found);
-    found.sort_by(T::order);
-    if let Some(name) = &arguments.name {
-        found.retain(|item| item.is_named(name));
-    }
-    if let (true, Some(name), false) = (found.is_empty(), &arguments.name, T::NAME_FILTERS) {
+    let mut items = items_of::<T>(session, namespace).await?;
+    items.retain(|item| item.is_meant(object));
+    if items.is_empty() && !T::NAME_FILTERS {
         let words = format!("there is no {} `{name}`", T::SINGULAR);
         let hint = format!("`katcall get {}` lists them", T::PLURAL);
         return Err(CliError::not_found(words).hinted(hint));
     }
-    let readable = !matches!(
-        arguments.output.format,
-        OutputFormat::Json | OutputFormat::Yaml
-    );
-    if found.is_empty() && readable {
-        console.note(&nothing_found::<T>(namespace, arguments.name.as_deref()));
+    Ok(FoundItems { items, one: false })
+}
+
+/// Prints a list or one item, alone or together with those of other kinds.
+fn print_found<T: ListableItem>(
+    session: &CliSession<'_>,
+    request: &ListRequest,
+    found: &FoundItems<T>,
+    together: Option<&mut SeveralLists>,
+) -> Result<(), CliError> {
+    let console = session.console;
+    let format = request.output.format;
+    let readable = !matches!(format, OutputFormat::Json | OutputFormat::Yaml);
+    if let Some(lists) = together {
+        if !readable {
+            for item in &found.items {
+                let item = json::tree(T::SINGULAR, item)
+                    .map_err(|error| CliError::failed(error.to_string()))?;
+                lists.items.push(item);
+            }
+            return Ok(());
+        }
+        if found.items.is_empty() {
+            return Ok(());
+        }
+        if lists.printed && format != OutputFormat::Name {
+            console.line("")?;
+        }
+        lists.printed = true;
+        return items(session, request, &found.items);
+    }
+    if let (true, [item]) = (found.one, found.items.as_slice()) {
+        if let Some(template) = &request.output.template {
+            return output::picked(console, template, item);
+        }
+        return match format {
+            OutputFormat::Json => output::document(console, DocumentFormat::Json, item),
+            OutputFormat::Yaml => output::document(console, DocumentFormat::Yaml, item),
+            _ => items(session, request, std::slice::from_ref(item)),
+        };
+    }
+    if found.items.is_empty() && readable {
+        let name = request.objects.first().map(|object| object.name.as_str());
+        console.note(&nothing_found::<T>(scope::<T>(request), name));
         return Ok(());
     }
-    items(session, arguments, &found)
+    items(session, request, &found.items)
 }
 
 /// Says what a reader has to know of the items, such as that they are old.
@@ -147,22 +475,22 @@ fn warn<T: ListableItem>(session: &CliSession<'_>, items: &[T]) {
 /// Prints items in the requested format.
 fn items<T: ListableItem>(
     session: &CliSession<'_>,
-    arguments: &GetArgs,
+    request: &ListRequest,
     found: &[T],
 ) -> Result<(), CliError> {
     let console = session.console;
     let list = PrintedItems { items: found };
-    if let Some(template) = &arguments.output.template {
+    if let Some(template) = &request.output.template {
         return output::picked(console, template, &list);
     }
-    match arguments.output.format {
+    match request.output.format {
         OutputFormat::Json => output::document(console, DocumentFormat::Json, &list),
         OutputFormat::Yaml => output::document(console, DocumentFormat::Yaml, &list),
         OutputFormat::Name => found
             .iter()
-            .try_for_each(|item| console.line(&format!("{}/{}", T::SINGULAR, item.key().1))),
+            .try_for_each(|item| console.line(&reference_to(item, request))),
         OutputFormat::Table | OutputFormat::Wide => {
-            console.print(&table(found, columns::<T>(arguments)).render(console.colour))
+            console.print(&table(found, columns::<T>(request)).render(console.colour))
         }
     }
 }
@@ -175,17 +503,29 @@ pub(crate) fn table<T: ListableItem>(items: &[T], columns: Columns) -> Table {
     table
 }
 
-fn columns<T: ListableItem>(arguments: &GetArgs) -> Columns {
+/// `KIND/NAME`, or `KIND/NAMESPACE/NAME` where namespaces are listed together.
+fn reference_to<T: ListableItem>(item: &T, request: &ListRequest) -> String {
+    let (namespace, name) = item.key();
+    match request.all_namespaces && !namespace.is_empty() {
+        true => format!("{}/{namespace}/{name}", T::SINGULAR),
+        false => format!("{}/{name}", T::SINGULAR),
+    }
+}
+
+fn columns<T: ListableItem>(request: &ListRequest) -> Columns {
     Columns {
-        wide: arguments.output.format == OutputFormat::Wide,
-        namespaces: T::NAMESPACED && arguments.all_namespaces,
+        wide: request.output.format == OutputFormat::Wide,
+        namespaces: T::NAMESPACED && request.all_namespaces,
         now: Timestamp::now(),
     }
 }
 
-fn scope<T: ListableItem>(arguments: &GetArgs) -> Option<&str> {
-    let one = T::NAMESPACED && !arguments.all_namespaces;
-    one.then_some(arguments.namespace.namespace.as_str())
+/// The namespace of a list; `None` for all, and for kinds without namespaces.
+fn scope<T: ListableItem>(request: &ListRequest) -> Option<&str> {
+    let object = request.objects.first();
+    let namespace = object.map_or(&request.namespace, |object| &object.namespace);
+    let one = T::NAMESPACED && !request.all_namespaces;
+    one.then_some(namespace.as_str())
 }
 
 fn nothing_found<T: ListableItem>(namespace: Option<&str>, name: Option<&str>) -> String {
@@ -237,5 +577,5 @@ pub(crate) async fn events(
 
 /// One line of JSON, for `--watch`.
 fn json_line<T: Serialize>(value: &T) -> Result<String, CliError> {
-    json::line(value)
+    output::json::line(value)
 }

@@ -12,18 +12,19 @@ use jiff::Timestamp;
 
 use crate::{
     CliSession,
-    args::{TopArgs, TopKind},
+    args::TopArgs,
     console::{TextTone, tint},
     errors::CliError,
     output::{
         plain,
         table::{Cell, Table},
     },
+    references::{self, BareName, CommandKinds, Named, Reference},
 };
 use kat_client::{Client, ClientError, RequestPath};
 use kat_types::{
     api::{InstanceItem, InstanceUsage, List, NodeItem},
-    resource::{Bytes, MilliCpu},
+    resource::{Bytes, MilliCpu, named_kind::NamedKind},
 };
 
 /// Interval of the measurements on a terminal.
@@ -88,8 +89,125 @@ fn rate(before: CpuSample, now: CpuSample) -> Option<u64> {
     Some(now.cpu.checked_sub(before.cpu)? / passed)
 }
 
+/// Whose usage a table has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UsageOf {
+    Nodes,
+    Instances,
+}
+
+/// What is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Shown {
+    of: UsageOf,
+    /// The namespace of the instances; `None` for all.
+    namespace: Option<String>,
+    /// Only these machines, instances, or instances of workloads; empty for all.
+    objects: Vec<Reference>,
+}
+
+const SHOWN: CommandKinds = CommandKinds {
+    kinds: &[NamedKind::Node, NamedKind::Instance, NamedKind::Workload],
+    bare: BareName::Open,
+};
+
+impl Shown {
+    fn of(arguments: &TopArgs) -> Result<Self, CliError> {
+        let option = &arguments.namespace;
+        let all = (!arguments.all_namespaces).then(|| option.namespace.clone());
+        let list = |of| Self {
+            of,
+            namespace: all.clone(),
+            objects: Vec::new(),
+        };
+        if arguments.words.is_empty() {
+            return Ok(list(UsageOf::Instances));
+        }
+        let objects = match references::all(&arguments.words, SHOWN, option)? {
+            Named::AllOf(NamedKind::Node) => return Ok(list(UsageOf::Nodes)),
+            Named::AllOf(NamedKind::Instance) => return Ok(list(UsageOf::Instances)),
+            Named::AllOf(_) => {
+                return Err(CliError::usage(
+                    "the usage of all workloads is that of their instances",
+                )
+                .hinted("`katcall top instances`, or `katcall top workload/NAME`"));
+            }
+            Named::Objects(objects) => objects,
+        };
+        if arguments.all_namespaces {
+            return Err(CliError::usage(
+                "`--all-namespaces` and the name of an object exclude each other",
+            ));
+        }
+        let is_node = |object: &Reference| object.kind == Some(NamedKind::Node);
+        let namespace = objects.first().map(|object| object.namespace.clone());
+        let of = match objects.iter().all(is_node) {
+            true => UsageOf::Nodes,
+            false => UsageOf::Instances,
+        };
+        // The namespace of a machine is empty, so machines and instances differ here, too.
+        let mut others = objects.iter();
+        if others.any(|object| Some(&object.namespace) != namespace.as_ref()) {
+            return Err(CliError::usage(
+                "a table is of machines, or of instances of one namespace",
+            ));
+        }
+        Ok(Self {
+            of,
+            namespace,
+            objects,
+        })
+    }
+
+    /// Whether a machine is one of the named ones.
+    fn has_node(&self, item: &NodeItem) -> bool {
+        let mut objects = self.objects.iter();
+        self.objects.is_empty() || objects.any(|object| object.name == item.metadata.name)
+    }
+
+    /// Whether an instance is one of the named ones.
+    fn has_instance(&self, item: &InstanceItem) -> bool {
+        let is_named = |object: &Reference| match object.kind {
+            Some(NamedKind::Instance) => item.metadata.name == object.name,
+            Some(NamedKind::Workload) => item.status.workload == object.name,
+            _ => item.metadata.name == object.name || item.status.workload == object.name,
+        };
+        self.of == UsageOf::Nodes || self.objects.is_empty() || self.objects.iter().any(is_named)
+    }
+
+    /// The error for a name that nothing has.
+    fn check(&self, reading: &UsageReading) -> Result<(), CliError> {
+        for object in &self.objects {
+            let alone = Self {
+                objects: vec![object.clone()],
+                ..self.clone()
+            };
+            let (found, words) = match self.of {
+                UsageOf::Nodes => (
+                    reading.nodes.iter().any(|item| alone.has_node(item)),
+                    "there is no node",
+                ),
+                UsageOf::Instances => (
+                    reading
+                        .instances
+                        .iter()
+                        .any(|item| alone.has_instance(item)),
+                    "no instance is called or belongs to",
+                ),
+            };
+            if !found {
+                let name = &object.name;
+                return Err(CliError::not_found(format!("{words} `{}`", plain(name)))
+                    .hinted("`katcall get all -A` and `katcall get nodes` list what there is"));
+            }
+        }
+        Ok(())
+    }
+}
+
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &TopArgs) -> Result<(), CliError> {
     let console = session.console;
+    let what = Shown::of(arguments)?;
     let live = io::stdout().is_terminal();
     // Errors are shown, and the request is repeated anyway.
     let once = session.client.trying_once();
@@ -102,11 +220,16 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &TopArgs) -> Result
         } else {
             &session.client
         };
-        let troubles = match read(client, arguments).await {
-            Ok(reading) => {
+        let troubles = match read(client, &what).await {
+            Ok(mut reading) => {
+                if looks == 0 {
+                    what.check(&reading)?;
+                }
+                reading.instances.retain(|item| what.has_instance(item));
+                reading.nodes.retain(|node| what.has_node(node));
                 usage.add_measurement(reading.found);
                 looks = looks.saturating_add(1);
-                let table = table(arguments.kind, &reading.nodes, &reading.instances, &usage);
+                let table = table(what.of, &reading.nodes, &reading.instances, &usage);
                 shown = table.render(console.colour);
                 reading.away
             }
@@ -160,17 +283,16 @@ struct UsageReading {
 }
 
 /// A single namespace is one request, which a token for that namespace allows.
-async fn read(client: &Client, arguments: &TopArgs) -> Result<UsageReading, ClientError> {
+async fn read(client: &Client, what: &Shown) -> Result<UsageReading, ClientError> {
     let mut reading = UsageReading::default();
-    if arguments.kind == TopKind::Instances && !arguments.all_namespaces {
-        let namespace = arguments.namespace.namespace.as_str();
+    if let (UsageOf::Instances, Some(namespace)) = (what.of, &what.namespace) {
         reading.instances = client.instances(Some(namespace)).await?.items;
         let usage = client.namespace_usage(namespace).await?;
         reading.found = usage.instances;
         reading.away = usage.away.into_iter().map(|one| one.message).collect();
         return Ok(reading);
     }
-    if arguments.kind == TopKind::Nodes {
+    if what.of == UsageOf::Nodes {
         reading.nodes = client
             .get::<List<NodeItem>>(RequestPath::nodes())
             .await?
@@ -201,7 +323,7 @@ struct UsageRow<'item> {
 }
 
 fn table(
-    kind: TopKind,
+    of: UsageOf,
     nodes: &[NodeItem],
     instances: &[InstanceItem],
     usage: &MeasuredUsage,
@@ -211,8 +333,8 @@ fn table(
         load: usage.of(&item.metadata.name),
     });
     let mut taken: Vec<UsageRow<'_>> = taken.collect();
-    match kind {
-        TopKind::Instances => {
+    match of {
+        UsageOf::Instances => {
             taken.sort_by(|left, right| {
                 let by = |one: &UsageRow<'_>| (one.load.cpu, one.load.memory);
                 let names = left.item.metadata.name.cmp(&right.item.metadata.name);
@@ -229,7 +351,7 @@ fn table(
             }
             table
         }
-        TopKind::Nodes => {
+        UsageOf::Nodes => {
             let mut table = Table::new(vec!["NAME", "INSTANCES", "CPU", "OF", "MEMORY", "OF"]);
             for node in nodes {
                 let name = &node.metadata.name;

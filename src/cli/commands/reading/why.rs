@@ -7,30 +7,67 @@ pub(super) mod event_reasons;
 pub(super) mod reasons;
 mod story;
 
+use std::cell::Cell;
+
 use jiff::Timestamp;
 
-use super::get::{self, ListableItem};
+use super::{
+    get::{self, ListableItem},
+    guess,
+};
 use crate::{
     CliSession,
-    args::{WhyArgs, WhyKind},
+    args::WhyArgs,
     console::paint,
     errors::CliError,
     output,
     output::plain,
+    references::{self, BareName, CommandKinds, Reference},
 };
-use kat_types::api::{Event, EventFilter, InstanceItem, NodeItem, ObjectKind, WorkloadItem};
+use kat_types::{
+    api::{Event, EventFilter, InstanceItem, NodeItem, ObjectKind, WorkloadItem},
+    resource::named_kind::NamedKind,
+};
 use story::WhyReport;
 pub(super) use story::{holds_up, is_over};
 
 /// Most events that are shown.
 const EVENTS: usize = 3;
 
+pub(crate) const EXPLAINED: CommandKinds = CommandKinds {
+    kinds: &[NamedKind::Workload, NamedKind::Instance, NamedKind::Node],
+    bare: BareName::Open,
+};
+
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result<(), CliError> {
-    let (namespace, name) = (&arguments.namespace.namespace, &arguments.name);
+    let console = session.console;
+    let objects = references::objects(&arguments.words, EXPLAINED, &arguments.namespace)?;
+    if let (Some(format), objects) = (arguments.output, objects.as_slice()) {
+        let [only] = objects else {
+            return Err(CliError::usage("`--output` is for one object"));
+        };
+        return output::document(console, format, &report(session, only).await?);
+    }
+    let printed = Cell::new(false);
+    references::for_each(console, &objects, async |object| {
+        let story = report(session, object).await?;
+        if printed.replace(true) {
+            console.line("")?;
+        }
+        console.print(&text(&story, console.colour))
+    })
+    .await
+}
+
+async fn report(session: &CliSession<'_>, object: &Reference) -> Result<WhyReport, CliError> {
+    let Reference {
+        namespace, name, ..
+    } = object;
     let client = &session.client;
     let now = Timestamp::now();
-    let story = match arguments.kind {
-        WhyKind::Workload => {
+    let kind = guess::kind_of(session, object, EXPLAINED).await?;
+    Ok(match kind {
+        NamedKind::Workload => {
             let item = match client.workload(namespace, name).await {
                 Ok(item) => item,
                 Err(error) => {
@@ -56,7 +93,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result
             drained.retain(|node| node.spec.draining);
             story::of_workload(&item, &instances, &drained, events, now)
         }
-        WhyKind::Instance => {
+        NamedKind::Instance => {
             let item = match client.instance(namespace, name).await {
                 Ok(item) => item,
                 Err(error) => {
@@ -69,7 +106,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result
             });
             story::of_instance(&item, events.await, now)
         }
-        WhyKind::Node => {
+        NamedKind::Node => {
             let item = match client.node(name).await {
                 Ok(item) => item,
                 Err(error) => {
@@ -85,11 +122,17 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result
             };
             story::of_node(&item, &workloads, events.await, now)
         }
-    };
-    match arguments.output {
-        Some(format) => output::document(session.console, format, &story),
-        None => session.console.print(&text(&story, session.console.colour)),
-    }
+        NamedKind::Namespace
+        | NamedKind::Volume
+        | NamedKind::Secret
+        | NamedKind::Event
+        | NamedKind::Token => {
+            return Err(CliError::usage(format!(
+                "the state of a {} has no explanation",
+                kind.singular()
+            )));
+        }
+    })
 }
 
 /// The workloads with an instance on the machine; none where they cannot be read.

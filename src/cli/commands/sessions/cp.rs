@@ -16,7 +16,13 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::{
-    CliSession, args::CpArgs, errors::CliError, output::plain, target, target::InstanceRef,
+    CliSession,
+    args::CpArgs,
+    errors::CliError,
+    output::plain,
+    references::{self, INSTANCES},
+    target,
+    target::InstanceRef,
 };
 use kat_client::{ApiRefusal, ClientError, SessionInput};
 use kat_types::{
@@ -36,15 +42,17 @@ pub(crate) enum CopyEndpoint {
     Here(PathBuf),
     /// In the container of an instance, or of one of a workload's instances.
     There {
+        /// A reference.
         name: String,
         path: String,
     },
 }
 
-/// Parses `PATH` or `INSTANCE:/PATH`. A local path with a colon is written with `./` before it.
+/// Parses `PATH` or `[KIND/][NAMESPACE/]NAME:/PATH`. A local path with a colon is written with `./`
+/// before it.
 pub(crate) fn parse_place(text: &str) -> Result<CopyEndpoint, String> {
     match text.split_once(':') {
-        Some((name, path)) if !name.contains('/') && !name.is_empty() => {
+        Some((name, path)) if is_reference(name, path) => {
             if !path.starts_with('/') {
                 return Err(format!(
                     "`{text}`: a path in a container begins with /, such as {name}:/{path}"
@@ -57,6 +65,15 @@ pub(crate) fn parse_place(text: &str) -> Result<CopyEndpoint, String> {
         }
         _ if text.is_empty() => Err("the path is empty".to_owned()),
         _ => Ok(CopyEndpoint::Here(PathBuf::from(text))),
+    }
+}
+
+/// Whether the part before a colon names an instance. A local path may have slashes there, too, but
+/// then what follows the colon does not begin with one.
+fn is_reference(name: &str, path: &str) -> bool {
+    match name.contains('/') {
+        false => !name.is_empty(),
+        true => !name.starts_with(['.', '/', '~']) && path.starts_with('/'),
     }
 }
 
@@ -73,18 +90,21 @@ fn split(path: &str) -> Result<(&str, &str), CliError> {
 }
 
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &CpArgs) -> Result<(), CliError> {
-    let namespace = &arguments.namespace.namespace;
+    let target = async |name: &str| {
+        let object = references::one(name, INSTANCES, &arguments.namespace)?;
+        target::find(session, &object).await
+    };
     match (&arguments.source, &arguments.target) {
         (CopyEndpoint::Here(source), CopyEndpoint::There { name, path }) => {
-            let target = target::find(session, namespace, name).await?;
+            let target = target(name).await?;
             into(session, &target, source, path).await
         }
         (CopyEndpoint::There { name, path }, CopyEndpoint::Here(place)) => {
-            let target = target::find(session, namespace, name).await?;
+            let target = target(name).await?;
             out_of(session, &target, path, place).await
         }
         _ => Err(CliError::usage(
-            "one side is here and the other in a container: INSTANCE:/PATH",
+            "one side is here and the other in a container: NAME:/PATH",
         )),
     }
 }
@@ -286,7 +306,9 @@ mod tests {
         };
         assert_eq!(parse_place("web:/tmp/x"), there("web", "/tmp/x"));
         assert_eq!(parse_place("web-ab12c:/"), there("web-ab12c", "/"));
-        for local in ["x", "./a:b", "/a:b", "../x/"] {
+        assert_eq!(parse_place("shop/web:/tmp/x"), there("shop/web", "/tmp/x"));
+        assert_eq!(parse_place("wl/shop/web:/x"), there("wl/shop/web", "/x"));
+        for local in ["x", "./a:b", "/a:b", "../x/", "a/b:c", "./a/b:/c", "/a:/b"] {
             assert_eq!(
                 parse_place(local),
                 Ok(CopyEndpoint::Here(local.into())),

@@ -17,6 +17,7 @@ use crate::{
     CliSession,
     args::ExecArgs,
     errors::CliError,
+    references::{self, INSTANCES},
     target,
     target::InstanceRef,
     terminal::{RawMode, size},
@@ -127,7 +128,8 @@ async fn begin(
     session: &CliSession<'_>,
     arguments: &ExecArgs,
 ) -> Result<(SessionInput, SessionOutput), CliError> {
-    let target = target::find(session, &arguments.namespace.namespace, &arguments.name).await?;
+    let object = references::one(&arguments.name, INSTANCES, &arguments.namespace)?;
+    let target = target::find(session, &object).await?;
     if arguments.tty && !io::stdin().is_terminal() {
         return Err(CliError::usage("--tty needs a terminal, and stdin is none")
             .hinted("without -t the command reads what is piped into katcall, with -i"));

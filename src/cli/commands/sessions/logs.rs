@@ -7,10 +7,19 @@ mod resume;
 
 use jiff::Timestamp;
 
-use crate::{CliSession, args::LogsArgs, commands::reading::get, errors::CliError};
+use crate::{
+    CliSession,
+    args::LogsArgs,
+    commands::reading::get,
+    errors::CliError,
+    references::{self, INSTANCES, Reference},
+};
 use kat_bundle::nearest_name;
 use kat_client::{ApiRefusal, Client, ClientError, JsonLines, RequestPath};
-use kat_types::api::{InstanceItem, InstancePhase, LogLine, LogQuery, WorkloadItem};
+use kat_types::{
+    api::{InstanceItem, InstancePhase, LogLine, LogQuery, WorkloadItem},
+    resource::named_kind::NamedKind,
+};
 use printer::LogPrinter;
 use resume::Resume;
 
@@ -33,8 +42,8 @@ impl LoggedInstance {
 }
 
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &LogsArgs) -> Result<(), CliError> {
-    let namespace = &arguments.namespace.namespace;
-    let (sources, of_workload) = sources(session, arguments).await?;
+    let object = references::one(&arguments.name, INSTANCES, &arguments.namespace)?;
+    let (sources, of_workload) = sources(session, arguments, &object).await?;
     let query = LogQuery {
         follow: arguments.follow,
         since: arguments
@@ -49,7 +58,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &LogsArgs) -> Resul
         return history::show(session, &printer, sources, &query).await;
     }
     let newcomers = (arguments.all && of_workload)
-        .then(|| RequestPath::workload_instances(namespace, &arguments.name))
+        .then(|| RequestPath::workload_instances(&object.namespace, &object.name))
         .transpose()?;
     // A single log needs no merging.
     let places = if sources.len() > 1 {
@@ -67,15 +76,19 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &LogsArgs) -> Resul
 async fn sources(
     session: &CliSession<'_>,
     arguments: &LogsArgs,
+    object: &Reference,
 ) -> Result<(Vec<LoggedInstance>, bool), CliError> {
-    let (namespace, name) = (&arguments.namespace.namespace, &arguments.name);
+    let (namespace, name) = (&object.namespace, &object.name);
+    let is_instance = object.kind != Some(NamedKind::Workload);
+    let is_workload = object.kind != Some(NamedKind::Instance);
     let items = session.client.instances(Some(namespace)).await?.items;
-    if let Some(item) = items.iter().find(|item| item.metadata.name == *name) {
+    let mut named = items.iter().filter(|_| is_instance);
+    if let Some(item) = named.find(|item| item.metadata.name == *name) {
         return Ok((vec![LoggedInstance::of(item, namespace)], false));
     }
     let mut found: Vec<&InstanceItem> = items
         .iter()
-        .filter(|item| item.status.workload == *name)
+        .filter(|item| is_workload && item.status.workload == *name)
         .collect();
     found.sort_by_key(|item| {
         let running = item.status.phase == InstancePhase::Running;
@@ -86,6 +99,9 @@ async fn sources(
         (first_run, !running, newest, &item.metadata.name)
     });
     let Some(first) = found.first() else {
+        if !is_workload {
+            return Err(missing_instance(&items, namespace, name));
+        }
         let follows = arguments.follow && arguments.all;
         return match session.client.workload(namespace, name).await {
             Ok(_) if follows => Ok((Vec::new(), true)),
@@ -129,6 +145,18 @@ async fn missing(
         ))
         .hinted(format!("did you mean `{near}`?")),
         None => get::missing::<WorkloadItem>(session, error, Some(namespace), name).await,
+    }
+}
+
+/// The error for an instance that does not exist.
+fn missing_instance(items: &[InstanceItem], namespace: &str, name: &str) -> CliError {
+    let error = CliError::not_found(format!(
+        "there is no instance `{name}` in namespace `{namespace}`"
+    ));
+    let ids = items.iter().map(|item| item.metadata.name.as_str());
+    match nearest_name(name, ids) {
+        Some(near) => error.hinted(format!("did you mean `{near}`?")),
+        None => error,
     }
 }
 

@@ -9,7 +9,14 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{CliSession, args::PortForwardArgs, errors::CliError, target, target::InstanceRef};
+use crate::{
+    CliSession,
+    args::PortForwardArgs,
+    errors::CliError,
+    references::{self, INSTANCES},
+    target,
+    target::InstanceRef,
+};
 use kat_client::{ApiRefusal, Client, ClientError, SessionInput, SessionOutput};
 use kat_types::encoding::frames::{InputFrame, MOST, OutputFrame};
 
@@ -44,8 +51,8 @@ pub(crate) async fn run(
     session: &CliSession<'_>,
     arguments: &PortForwardArgs,
 ) -> Result<(), CliError> {
-    let namespace = &arguments.namespace.namespace;
-    let mut target = target::find(session, namespace, &arguments.name).await?;
+    let object = references::one(&arguments.name, INSTANCES, &arguments.namespace)?;
+    let mut target = target::find(session, &object).await?;
     let Ports { local, remote } = arguments.ports;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, local))
         .await
@@ -74,7 +81,7 @@ pub(crate) async fn run(
             Some(ended) = open.join_next() => if let Ok(Err(error)) = ended {
                 session.console.warning(&error.to_string());
                 // The instance may have been replaced by another one.
-                if let Ok(found) = target::find(session, namespace, &arguments.name).await
+                if let Ok(found) = target::find(session, &object).await
                     && found != target
                 {
                     session.console.note(&format!("from now on to `{}`", found.id));

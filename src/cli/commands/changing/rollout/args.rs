@@ -6,15 +6,38 @@ use clap::{Args, Subcommand};
 
 use crate::{
     args::{DocumentFormat, NamespaceOption},
+    references::LabelSelector,
     time,
 };
 
-/// Which workload: `workload NAME`, `workload NAMESPACE/NAME`, or without the word.
+/// One workload: a reference, with or without the word `workload` before it.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WorkloadNameArgs {
-    /// Workload; the word `workload` may be left out
-    #[arg(required = true, num_args = 1..=2, value_name = "workload [NAMESPACE/]NAME")]
+    /// Workload, as NAME or NAMESPACE/NAME
+    #[arg(value_name = "WORKLOAD")]
     pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceOption,
+}
+
+/// Some workloads: references, with or without the word `workload` before them.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WorkloadNamesArgs {
+    /// Workloads, as NAME or NAMESPACE/NAME
+    #[arg(value_name = "WORKLOAD")]
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceOption,
+}
+
+/// Some workloads, or all with some labels.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WorkloadSelectionArgs {
+    /// Workloads, as NAME or NAMESPACE/NAME
+    #[arg(value_name = "WORKLOAD")]
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selector: LabelSelector,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
 }
@@ -33,8 +56,8 @@ pub(crate) struct RolloutWaitArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RollbackArgs {
     #[command(flatten)]
-    pub(crate) which: WorkloadNameArgs,
-    /// Generation from `katcall history` [default: the last healthy one]
+    pub(crate) which: WorkloadNamesArgs,
+    /// Generation of the only workload, from `katcall history` [default: the last healthy one]
     #[arg(long, value_name = "GENERATION")]
     pub(crate) to: Option<u64>,
     #[command(flatten)]
@@ -59,7 +82,7 @@ pub(crate) struct HistoryArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RestartArgs {
     #[command(flatten)]
-    pub(crate) which: WorkloadNameArgs,
+    pub(crate) which: WorkloadSelectionArgs,
     #[command(flatten)]
     pub(crate) waiting: RolloutWaitArgs,
 }
@@ -73,7 +96,7 @@ impl RestartArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ScaleArgs {
     #[command(flatten)]
-    pub(crate) which: WorkloadNameArgs,
+    pub(crate) which: WorkloadSelectionArgs,
     /// Number of instances
     #[arg(long, value_name = "N")]
     pub(crate) replicas: u32,
@@ -95,10 +118,10 @@ pub(crate) struct SetArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SetCommand {
-    /// Change the image, as a new generation
+    /// Change images, each as a new generation
     Image {
-        /// Workload and its image; the word `workload` may be left out
-        #[arg(required = true, num_args = 1..=2, value_name = "workload [NAMESPACE/]NAME=IMAGE")]
+        /// Workloads and their images, as NAME=IMAGE or NAMESPACE/NAME=IMAGE
+        #[arg(required = true, value_name = "WORKLOAD=IMAGE")]
         words: Vec<String>,
         #[command(flatten)]
         namespace: NamespaceOption,
@@ -125,19 +148,23 @@ pub(crate) enum RolloutCommand {
     /// Show the progress of a rollout (exits with 1 if it has stalled)
     Status {
         #[command(flatten)]
-        which: WorkloadNameArgs,
+        which: WorkloadNamesArgs,
         #[command(flatten)]
         waiting: RolloutWaitArgs,
     },
+    /// Replace the instances with new ones, as `katcall restart` does
+    Restart(RestartArgs),
+    /// Return to an earlier generation, as `katcall rollback` does
+    Undo(RollbackArgs),
     /// Pause a rollout: no new instance replaces another one
     Pause {
         #[command(flatten)]
-        which: WorkloadNameArgs,
+        which: WorkloadNamesArgs,
     },
     /// Resume a rollout
     Resume {
         #[command(flatten)]
-        which: WorkloadNameArgs,
+        which: WorkloadNamesArgs,
         #[command(flatten)]
         waiting: RolloutWaitArgs,
     },
@@ -149,6 +176,8 @@ impl RolloutArgs {
             RolloutCommand::Status { waiting, .. } | RolloutCommand::Resume { waiting, .. } => {
                 waiting.wait
             }
+            RolloutCommand::Restart(arguments) => arguments.waits(),
+            RolloutCommand::Undo(arguments) => arguments.waits(),
             RolloutCommand::Pause { .. } => false,
         }
     }

@@ -2,56 +2,58 @@
 
 mod args;
 
+use std::fmt;
+
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::{
     CliSession,
-    commands::reading::get,
+    args::NamespaceOption,
+    commands::{changing::select, reading::get},
     errors::CliError,
-    names, output,
+    output,
     output::{
         table::{Cell, Table},
         word,
     },
+    references::{self, Reference, WORKLOADS},
     wait,
     wait::AwaitedWorkload,
 };
-use args::{RolloutCommand, RolloutWaitArgs, SetCommand, WorkloadNameArgs};
+use args::{
+    RolloutCommand, RolloutWaitArgs, SetCommand, WorkloadNameArgs, WorkloadNamesArgs,
+    WorkloadSelectionArgs,
+};
 use kat_client::ClientError;
-use kat_types::api::{
-    ApiTime, ApplyResult, GenerationView, Origin, WorkloadItem, WorkloadPhase, WriteOutcome,
+use kat_types::{
+    api::{
+        ApiTime, ApplyResult, GenerationView, Origin, WorkloadItem, WorkloadPhase, WriteOutcome,
+    },
+    resource::named_kind::NamedKind,
 };
 
 pub(crate) use args::{HistoryArgs, RestartArgs, RollbackArgs, RolloutArgs, ScaleArgs, SetArgs};
 
-struct WorkloadName {
-    namespace: String,
-    name: String,
+impl WorkloadNameArgs {
+    fn named(&self) -> Result<Reference, CliError> {
+        let named = references::objects(&self.words, WORKLOADS, &self.namespace)?;
+        match <[Reference; 1]>::try_from(named) {
+            Ok([only]) => Ok(only),
+            Err(_) => Err(CliError::usage("this command is for one workload")),
+        }
+    }
 }
 
-impl WorkloadNameArgs {
-    fn named(&self) -> Result<WorkloadName, CliError> {
-        let name = match self.words.as_slice() {
-            [name] => name,
-            [kind, name] if matches!(kind.as_str(), "workload" | "workloads" | "wl") => name,
-            [kind, _] => {
-                return Err(CliError::usage(format!(
-                    "found `{kind}`, expected `workload`"
-                )));
-            }
-            _ => return Err(CliError::usage("expected the name of a workload")),
-        };
-        Ok(match name.split_once('/') {
-            Some((namespace, rest)) => WorkloadName {
-                namespace: names::written_before(namespace, name, &self.namespace)?,
-                name: rest.to_owned(),
-            },
-            None => WorkloadName {
-                namespace: self.namespace.namespace.clone(),
-                name: name.clone(),
-            },
-        })
+impl WorkloadNamesArgs {
+    fn named(&self) -> Result<Vec<Reference>, CliError> {
+        references::objects(&self.words, WORKLOADS, &self.namespace)
+    }
+}
+
+impl WorkloadSelectionArgs {
+    async fn named(&self, session: &CliSession<'_>) -> Result<Vec<Reference>, CliError> {
+        select::named_or_labelled(session, &self.words, &self.selector, &self.namespace).await
     }
 }
 
@@ -60,46 +62,106 @@ pub(crate) async fn rollback(
     arguments: &RollbackArgs,
 ) -> Result<(), CliError> {
     let named = arguments.which.named()?;
-    let WorkloadName { namespace, name } = &named;
-    let answer = session
-        .client
-        .roll_back(namespace, name, arguments.to)
-        .await;
-    let result = accepted(session, answer, &named).await?;
-    let said = match result.outcome {
-        WriteOutcome::Unchanged => "unchanged: it has this content already".to_owned(),
-        _ => format!("rolled back, as generation {}", result.metadata.generation),
-    };
-    finish(session, named, result, &said, &arguments.waiting).await
+    if arguments.to.is_some() && named.len() > 1 {
+        return Err(CliError::usage("`--to` is the generation of one workload")
+            .hinted("without it each goes back to its last healthy generation"));
+    }
+    references::for_each(session.console, &named, async |named| {
+        let Reference {
+            namespace, name, ..
+        } = named;
+        let answer = session
+            .client
+            .roll_back(namespace, name, arguments.to)
+            .await;
+        let result = accepted(session, answer, named).await?;
+        let said = match result.outcome {
+            WriteOutcome::Unchanged => "unchanged: it has this content already".to_owned(),
+            _ => format!("rolled back, as generation {}", result.metadata.generation),
+        };
+        finish(session, named, result, &said, &arguments.waiting).await
+    })
+    .await
 }
 
 pub(crate) async fn restart(
     session: &CliSession<'_>,
     arguments: &RestartArgs,
 ) -> Result<(), CliError> {
-    let named = arguments.which.named()?;
-    let WorkloadName { namespace, name } = &named;
-    let now = Timestamp::now().into();
-    let answer = session.client.restart(namespace, name, now).await;
-    let result = accepted(session, answer, &named).await?;
-    let said = format!("restarting, as generation {}", result.metadata.generation);
-    finish(session, named, result, &said, &arguments.waiting).await
+    let named = arguments.which.named(session).await?;
+    references::for_each(session.console, &named, async |named| {
+        let Reference {
+            namespace, name, ..
+        } = named;
+        let now = Timestamp::now().into();
+        let answer = session.client.restart(namespace, name, now).await;
+        let result = accepted(session, answer, named).await?;
+        let said = format!("restarting, as generation {}", result.metadata.generation);
+        finish(session, named, result, &said, &arguments.waiting).await
+    })
+    .await
 }
 
 pub(crate) async fn scale(session: &CliSession<'_>, arguments: &ScaleArgs) -> Result<(), CliError> {
-    let named = arguments.which.named()?;
-    let WorkloadName { namespace, name } = &named;
+    let named = arguments.which.named(session).await?;
     let replicas = arguments.replicas;
-    let answer = session.client.scale(namespace, name, replicas).await;
-    let result = accepted(session, answer, &named).await?;
-    let said = match result.outcome {
-        WriteOutcome::Unchanged => format!("unchanged: it has {replicas} replicas already"),
-        _ => format!(
-            "scaled to {replicas}, as generation {}",
-            result.metadata.generation
-        ),
+    references::for_each(session.console, &named, async |named| {
+        let Reference {
+            namespace, name, ..
+        } = named;
+        let answer = session.client.scale(namespace, name, replicas).await;
+        let result = accepted(session, answer, named).await?;
+        let said = match result.outcome {
+            WriteOutcome::Unchanged => format!("unchanged: it has {replicas} replicas already"),
+            _ => format!(
+                "scaled to {replicas}, as generation {}",
+                result.metadata.generation
+            ),
+        };
+        finish(session, named, result, &said, &arguments.waiting).await
+    })
+    .await
+}
+
+/// A workload and its new image.
+struct NewImage {
+    workload: Reference,
+    image: String,
+}
+
+impl fmt::Display for NewImage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.workload, formatter)
+    }
+}
+
+/// Parses `[workload] [NAMESPACE/]NAME=IMAGE...`.
+fn new_images(words: &[String], option: &NamespaceOption) -> Result<Vec<NewImage>, CliError> {
+    let words = match words {
+        [kind, rest @ ..] if !rest.is_empty() && !kind.contains('=') => {
+            if NamedKind::of_word(kind) != Some(NamedKind::Workload) {
+                return Err(not_an_image(kind));
+            }
+            rest
+        }
+        words => words,
     };
-    finish(session, named, result, &said, &arguments.waiting).await
+    let parse = |word: &String| {
+        let (name, image) = word.split_once('=').ok_or_else(|| not_an_image(word))?;
+        Ok(NewImage {
+            workload: references::one(name, WORKLOADS, option)?,
+            image: image.to_owned(),
+        })
+    };
+    words.iter().map(parse).collect()
+}
+
+fn not_an_image(word: &str) -> CliError {
+    CliError::usage(format!(
+        "found `{}`, expected a workload and its image",
+        output::plain(word)
+    ))
+    .hinted("such as `katcall set image web=registry.example/web:2`")
 }
 
 pub(crate) async fn set(session: &CliSession<'_>, arguments: &SetArgs) -> Result<(), CliError> {
@@ -108,58 +170,67 @@ pub(crate) async fn set(session: &CliSession<'_>, arguments: &SetArgs) -> Result
         namespace,
         waiting,
     } = &arguments.command;
-    let mut words = words.clone();
-    let last = words.pop().unwrap_or_default();
-    let Some((name, image)) = last.split_once('=') else {
-        return Err(CliError::usage(format!(
-            "found `{}`, expected a workload and its image",
-            output::plain(&last)
-        ))
-        .hinted("such as `katcall set image web=registry.example/web:2`"));
-    };
-    words.push(name.to_owned());
-    let which = WorkloadNameArgs {
-        words,
-        namespace: namespace.clone(),
-    };
-    let named = which.named()?;
-    let WorkloadName { namespace, name } = &named;
-    let answer = session.client.set_image(namespace, name, image).await;
-    let result = accepted(session, answer, &named).await?;
-    let said = match result.outcome {
-        WriteOutcome::Unchanged => "unchanged: it has this image already".to_owned(),
-        _ => format!("image set, as generation {}", result.metadata.generation),
-    };
-    finish(session, named, result, &said, waiting).await
+    let images = new_images(words, namespace)?;
+    references::for_each(session.console, &images, async |one| {
+        let NewImage { workload, image } = one;
+        let Reference {
+            namespace, name, ..
+        } = workload;
+        let answer = session.client.set_image(namespace, name, image).await;
+        let result = accepted(session, answer, workload).await?;
+        let said = match result.outcome {
+            WriteOutcome::Unchanged => "unchanged: it has this image already".to_owned(),
+            _ => format!("image set, as generation {}", result.metadata.generation),
+        };
+        finish(session, workload, result, &said, waiting).await
+    })
+    .await
 }
 
 pub(crate) async fn rollout(
     session: &CliSession<'_>,
     arguments: &RolloutArgs,
 ) -> Result<(), CliError> {
+    let console = session.console;
     match &arguments.command {
-        RolloutCommand::Status { which, waiting } => status(session, which, waiting).await,
+        RolloutCommand::Status { which, waiting } => {
+            let named = which.named()?;
+            references::for_each(console, &named, async |named| {
+                status(session, named, waiting).await
+            })
+            .await
+        }
+        RolloutCommand::Restart(arguments) => restart(session, arguments).await,
+        RolloutCommand::Undo(arguments) => rollback(session, arguments).await,
         RolloutCommand::Pause { which } => {
             let named = which.named()?;
             let said = "paused; `katcall rollout resume` continues it";
-            set_paused(session, named, (true, said), None).await
+            references::for_each(console, &named, async |named| {
+                set_paused(session, named, (true, said), None).await
+            })
+            .await
         }
         RolloutCommand::Resume { which, waiting } => {
             let named = which.named()?;
-            set_paused(session, named, (false, "resumed"), Some(waiting)).await
+            references::for_each(console, &named, async |named| {
+                set_paused(session, named, (false, "resumed"), Some(waiting)).await
+            })
+            .await
         }
     }
 }
 
 async fn set_paused(
     session: &CliSession<'_>,
-    named: WorkloadName,
+    named: &Reference,
     (paused, said): (bool, &str),
     waiting: Option<&RolloutWaitArgs>,
 ) -> Result<(), CliError> {
-    let WorkloadName { namespace, name } = &named;
+    let Reference {
+        namespace, name, ..
+    } = named;
     let answer = session.client.pause_rollout(namespace, name, paused).await;
-    let result = accepted(session, answer, &named).await?;
+    let result = accepted(session, answer, named).await?;
     let said = match (result.outcome, paused) {
         (WriteOutcome::Unchanged, true) => "unchanged: it is paused already",
         (WriteOutcome::Unchanged, false) => "unchanged: it is not paused",
@@ -174,11 +245,12 @@ async fn set_paused(
 /// Prints the progress in one line; an error where the rollout has stalled.
 async fn status(
     session: &CliSession<'_>,
-    which: &WorkloadNameArgs,
+    named: &Reference,
     waiting: &RolloutWaitArgs,
 ) -> Result<(), CliError> {
-    let named = which.named()?;
-    let WorkloadName { namespace, name } = &named;
+    let Reference {
+        namespace, name, ..
+    } = named;
     let item = match session.client.workload(namespace, name).await {
         Ok(item) => item,
         Err(error) => {
@@ -190,8 +262,8 @@ async fn status(
         let target = AwaitedWorkload {
             uid: item.metadata.uid,
             generation: item.metadata.generation,
-            namespace: named.namespace,
-            name: named.name,
+            namespace: namespace.clone(),
+            name: name.clone(),
         };
         return wait::until_running(session, target, Instant::now(), waiting.timeout).await;
     }
@@ -243,7 +315,9 @@ pub(crate) async fn history(
     arguments: &HistoryArgs,
 ) -> Result<(), CliError> {
     let named = arguments.which.named()?;
-    let WorkloadName { namespace, name } = &named;
+    let Reference {
+        namespace, name, ..
+    } = &named;
     let list = match session.client.generations(namespace, name).await {
         Ok(list) => list,
         Err(error) => {
@@ -306,9 +380,11 @@ fn change(one: &GenerationView) -> String {
 async fn accepted(
     session: &CliSession<'_>,
     answer: Result<ApplyResult, ClientError>,
-    named: &WorkloadName,
+    named: &Reference,
 ) -> Result<ApplyResult, CliError> {
-    let WorkloadName { namespace, name } = named;
+    let Reference {
+        namespace, name, ..
+    } = named;
     match answer {
         Err(error) if error.is_not_found() && !error.to_string().contains("no generation ") => {
             let scope = Some(namespace.as_str());
@@ -321,20 +397,22 @@ async fn accepted(
 /// Prints the result, and waits if requested.
 async fn finish(
     session: &CliSession<'_>,
-    named: WorkloadName,
+    named: &Reference,
     result: ApplyResult,
     said: &str,
     waiting: &RolloutWaitArgs,
 ) -> Result<(), CliError> {
-    let WorkloadName { namespace, name } = named;
+    let Reference {
+        namespace, name, ..
+    } = named;
     session.console.line(&format!("workload/{name} {said}"))?;
     session.console.warnings(&result.warnings);
     if !waiting.wait {
         return Ok(());
     }
     let target = AwaitedWorkload {
-        namespace,
-        name,
+        namespace: namespace.clone(),
+        name: name.clone(),
         uid: result.metadata.uid,
         generation: result.metadata.generation,
     };

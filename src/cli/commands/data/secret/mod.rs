@@ -18,11 +18,11 @@ use crate::{
         get,
     },
     errors::CliError,
-    names,
     output::{
         plain,
         table::{Cell, Table},
     },
+    references::{self, Reference, SECRETS},
     wait,
     wait::AwaitedWorkload,
 };
@@ -40,26 +40,19 @@ pub(crate) struct SecretName {
     pub(crate) name: String,
 }
 
-/// Parses `NAME` or `NAMESPACE/NAME`.
-pub(crate) fn named(
-    option: &crate::args::NamespaceOption,
-    name: &str,
-) -> Result<SecretName, CliError> {
-    Ok(match name.split_once('/') {
-        Some((namespace, rest)) => SecretName {
-            namespace: names::written_before(namespace, name, option)?,
-            name: rest.to_owned(),
-        },
-        None => SecretName {
-            namespace: option.namespace.clone(),
-            name: name.to_owned(),
-        },
-    })
+impl SecretName {
+    pub(crate) fn of(reference: &Reference) -> Self {
+        Self {
+            namespace: reference.namespace.clone(),
+            name: reference.name.clone(),
+        }
+    }
 }
 
 impl SecretNameArgs {
     fn named(&self) -> Result<SecretName, CliError> {
-        named(&self.namespace, &self.name)
+        let reference = references::one(&self.name, SECRETS, &self.namespace)?;
+        Ok(SecretName::of(&reference))
     }
 }
 

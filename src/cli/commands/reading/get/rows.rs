@@ -1,6 +1,6 @@
 //! The columns of each kind of item.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, collections::BTreeMap};
 
 use super::{Columns, ListableItem};
 use crate::{
@@ -9,6 +9,7 @@ use crate::{
         table::{Cell, tone_of},
         word,
     },
+    references::Reference,
     time, volumes,
 };
 use kat_client::{ClientError, KeyedItem, RequestPath};
@@ -17,6 +18,10 @@ use kat_types::api::{
     NodeItem, NodeStatus, OVERVIEW_ONLY, ObjectReference, STORE_SILENT, Scope, SecretItem,
     TokenView, VolumeItem, WorkloadItem, WorkloadPhase,
 };
+use kat_types::resource::named_kind::NamedKind;
+
+/// The labels of kinds without labels.
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
 fn namespace_of(item: &impl KeyedItem) -> Cell {
     Cell::new(item.key().0)
@@ -117,6 +122,10 @@ impl ListableItem for WorkloadItem {
         Some(RequestPath::workload(namespace, name))
     }
 
+    fn labels(&self) -> &BTreeMap<String, String> {
+        &self.metadata.labels
+    }
+
     fn headers(columns: Columns) -> Vec<&'static str> {
         let mut rest = vec!["NAME", "TYPE", "PHASE", "READY", "UPDATED", "REASON", "AGE"];
         if columns.wide {
@@ -171,6 +180,10 @@ impl ListableItem for InstanceItem {
         Some(RequestPath::instance(namespace, name))
     }
 
+    fn labels(&self) -> &BTreeMap<String, String> {
+        &self.metadata.labels
+    }
+
     fn headers(columns: Columns) -> Vec<&'static str> {
         let mut rest = vec![
             "NAME", "WORKLOAD", "PHASE", "HEALTH", "RESTARTS", "REASON", "AGE",
@@ -221,6 +234,10 @@ impl ListableItem for NodeItem {
         let mut conditions = self.status.conditions.iter();
         let silent = conditions.find(|one| one.kind == STORE_SILENT && one.status);
         silent.map(|one| one.message.as_str())
+    }
+
+    fn labels(&self) -> &BTreeMap<String, String> {
+        &self.metadata.labels
     }
 
     fn headers(columns: Columns) -> Vec<&'static str> {
@@ -285,6 +302,10 @@ impl ListableItem for NamespaceItem {
         Some(RequestPath::namespace(name))
     }
 
+    fn labels(&self) -> &BTreeMap<String, String> {
+        &self.metadata.labels
+    }
+
     fn headers(columns: Columns) -> Vec<&'static str> {
         let mut headers = vec!["NAME", "PHASE", "WORKLOADS", "AGE"];
         if columns.wide {
@@ -320,6 +341,10 @@ impl ListableItem for VolumeItem {
     fn item_route(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
         let (workload, name) = name.split_once('/').unwrap_or(("", name));
         Some(RequestPath::volume(namespace, workload, name))
+    }
+
+    fn labels(&self) -> &BTreeMap<String, String> {
+        &NO_LABELS
     }
 
     fn headers(columns: Columns) -> Vec<&'static str> {
@@ -364,6 +389,10 @@ impl ListableItem for SecretItem {
 
     fn item_route(namespace: &str, name: &str) -> Option<Result<RequestPath, ClientError>> {
         Some(RequestPath::secret(namespace, name))
+    }
+
+    fn labels(&self) -> &BTreeMap<String, String> {
+        &NO_LABELS
     }
 
     fn headers(columns: Columns) -> Vec<&'static str> {
@@ -417,6 +446,18 @@ impl ListableItem for Event {
         self.involved_object.name == name || self.id == name
     }
 
+    /// An event has a kind of its own only where it is named by its id.
+    fn is_meant(&self, reference: &Reference) -> bool {
+        let about = self.involved_object.kind.word();
+        let kind = reference.kind.filter(|kind| *kind != NamedKind::Event);
+        self.is_named(&reference.name)
+            && kind.is_none_or(|kind| about.eq_ignore_ascii_case(kind.singular()))
+    }
+
+    fn labels(&self) -> &BTreeMap<String, String> {
+        &NO_LABELS
+    }
+
     fn headers(columns: Columns) -> Vec<&'static str> {
         let mut headers = vec!["LAST", "TYPE", "REASON", "OBJECT", "COUNT", "MESSAGE"];
         if columns.wide {
@@ -456,6 +497,10 @@ impl ListableItem for TokenView {
 
     fn item_route(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
         None
+    }
+
+    fn labels(&self) -> &BTreeMap<String, String> {
+        &NO_LABELS
     }
 
     fn headers(_: Columns) -> Vec<&'static str> {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{ListableItem, columns, json_line, nothing_found};
+use super::{ListRequest, ListableItem, columns, json_line, nothing_found, reference_to, scope};
 use crate::{
     CliSession,
-    args::{GetArgs, OutputFormat},
+    args::OutputFormat,
     errors::CliError,
     output::{
         picked,
@@ -42,15 +42,21 @@ impl ItemChange {
 
 pub(crate) async fn run<T: ListableItem>(
     session: &CliSession<'_>,
-    arguments: &GetArgs,
-    namespace: Option<&str>,
+    request: &ListRequest,
 ) -> Result<(), CliError> {
     let console = session.console;
+    let namespace = scope::<T>(request);
+    let mut objects = request.objects.iter();
+    if objects.any(|object| namespace.is_some_and(|namespace| object.namespace != namespace)) {
+        return Err(CliError::usage(
+            "`--watch` follows objects of one namespace",
+        ));
+    }
     let mut follow = session.client.follow::<T>(T::list(namespace)?, false);
     let mut known: BTreeMap<(String, String), T> = BTreeMap::new();
     let mut printer = WatchPrinter {
         session,
-        arguments,
+        request,
         table: None,
     };
     let mut first = true;
@@ -73,7 +79,8 @@ pub(crate) async fn run<T: ListableItem>(
                 }
                 news.extend(gone.into_values().map(|item| (ItemChange::Deleted, item)));
                 if first && news.is_empty() {
-                    console.note(&nothing_found::<T>(namespace, arguments.name.as_deref()));
+                    let name = request.objects.first().map(|object| object.name.as_str());
+                    console.note(&nothing_found::<T>(namespace, name));
                 }
                 first = false;
             }
@@ -96,8 +103,10 @@ pub(crate) async fn run<T: ListableItem>(
         if !T::GOES {
             news.retain(|(happened, _)| *happened != ItemChange::Deleted);
         }
-        if let Some(name) = &arguments.name {
-            news.retain(|(_, item)| item.is_named(name));
+        news.retain(|(_, item)| request.selector.selects(item.labels()));
+        if !request.objects.is_empty() {
+            let objects = request.objects.iter();
+            news.retain(|(_, item)| objects.clone().any(|object| item.is_meant(object)));
         }
         printer.print(&news)?;
     }
@@ -112,7 +121,7 @@ fn same<T: ListableItem>(left: &T, right: &T) -> bool {
 
 struct WatchPrinter<'run> {
     session: &'run CliSession<'run>,
-    arguments: &'run GetArgs,
+    request: &'run ListRequest,
     /// The rows so far, for the widths of columns.
     table: Option<Table>,
 }
@@ -123,16 +132,16 @@ impl WatchPrinter<'_> {
         if news.is_empty() {
             return Ok(());
         }
-        let output = &self.arguments.output;
+        let output = &self.request.output;
         if let Some(template) = &output.template {
             let mut news = news.iter();
             return news.try_for_each(|(_, item)| picked(console, template, item));
         }
         match output.format {
             OutputFormat::Table | OutputFormat::Wide => self.rows(news),
-            OutputFormat::Name => news.iter().try_for_each(|(_, item)| {
-                console.line(&format!("{}/{}", T::SINGULAR, item.key().1))
-            }),
+            OutputFormat::Name => news
+                .iter()
+                .try_for_each(|(_, item)| console.line(&reference_to(item, self.request))),
             OutputFormat::Json => news.iter().try_for_each(|(happened, item)| {
                 console.print(&json_line(&wire(*happened, item))?)
             }),
@@ -144,7 +153,7 @@ impl WatchPrinter<'_> {
     }
 
     fn rows<T: ListableItem>(&mut self, news: &[(ItemChange, T)]) -> Result<(), CliError> {
-        let columns = columns::<T>(self.arguments);
+        let columns = columns::<T>(self.request);
         let mut table = match &self.table {
             Some(above) => above.continuation(),
             None => {
