@@ -130,3 +130,8 @@ refused() {
         return 1
     }
 }
+
+# as_in_rpm: changes the paths of the .deb in the input to those of the .rpm, which has zsh's completions where Fedora's zsh
+# looks. as_in_deb does the reverse.
+as_in_rpm() { sed 's#usr/share/zsh/vendor-completions/#usr/share/zsh/site-functions/#'; }
+as_in_deb() { sed 's#usr/share/zsh/site-functions/#usr/share/zsh/vendor-completions/#'; }

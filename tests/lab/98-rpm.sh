@@ -54,10 +54,10 @@ prints "KAT is installed and nothing of it runs yet: 'kat-agent check', then 'ka
 is_whole() { prints_nothing "differences from the .rpm" n1 rpm --verify --nodeps kat; }
 is_whole
 # The .deb has what packaging/files lists.
-dpkg-deb --fsys-tarfile "$LAB_DEB" | tar -tv | awk '$1 !~ /^d/ { print $1, $2, substr($6, 2) }' | sort >"$LAB_WORK/deb-files"
+dpkg-deb --fsys-tarfile "$LAB_DEB" | tar -tv | awk '$1 !~ /^d/ { print $1, $2, substr($6, 2) }' | as_in_rpm | sort >"$LAB_WORK/deb-files"
 n1 sh -c 'rpm --query --list kat | xargs stat --format="%A %U/%G %n"' | grep -v '^d' | sort >"$LAB_WORK/rpm-files"
 diff "$LAB_WORK/deb-files" "$LAB_WORK/rpm-files"
-dpkg-deb --ctrl-tarfile "$LAB_DEB" | tar -xO ./md5sums | lab exec n1 -- sh -c 'cd / && md5sum --quiet --check -'
+dpkg-deb --ctrl-tarfile "$LAB_DEB" | tar -xO ./md5sums | as_in_rpm | lab exec n1 -- sh -c 'cd / && md5sum --quiet --check -'
 n1 sh -c 'rpm --query --list kat >/root/kat.list'
 prints_nothing "files with capabilities" n1 python3 -c 'import os
 for line in open("/root/kat.list"):

@@ -29,6 +29,10 @@ keep=''
 
 bring_up() {
     lab up --vm --nodes "$LAB_MACHINES"
+    make_web_image
+}
+
+make_web_image() {
     mkdir -p "$LAB_WORK/image/bin"
     cc -O2 -static -pthread -Wall -Wextra -Werror -o "$LAB_WORK/image/bin/web" tests/lab/images/web/web.c
     lab image test/web:1 "$LAB_WORK/image" --busybox --entrypoint '["/bin/web"]' --user 1000

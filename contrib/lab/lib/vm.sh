@@ -56,7 +56,7 @@ boot_vm() {
     start_process "$node" "$dir/console.log" "$dir/supervisor.pid" -- \
         qemu-system-x86_64 "${speed[@]}" "${clock[@]}" -smp 2 -m "$VM_MEMORY" -nodefaults -no-user-config -display none -serial stdio \
         -kernel "$kernel" -initrd "${kernel/vmlinuz-/initrd.img-}" \
-        -append 'root=/dev/vda rw console=ttyS0 panic=5 systemd.show_status=yes' \
+        -append "root=/dev/vda rw console=ttyS0 panic=5 systemd.show_status=yes ${KAT_LAB_KERNEL_ARGUMENTS:-}" \
         -drive "file=$dir/disk,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci \
         -netdev "tap,id=cable,ifname=$(link_of "$node"),script=no,downscript=no" \
         -device "virtio-net-pci,netdev=cable,mac=$(vm_mac "$node")"

@@ -45,6 +45,10 @@ impl UserAccounts for Accounts {
         self.users.lock().get(&uid).cloned()
     }
 
+    fn is_foreign(&self, _uid: u32) -> Result<bool, UserError> {
+        Ok(self.taken.load(Ordering::Relaxed))
+    }
+
     fn all(&self) -> Vec<u32> {
         self.users.lock().keys().copied().collect()
     }

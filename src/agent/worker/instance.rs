@@ -14,7 +14,7 @@ mod last_run;
 mod mounts;
 mod reports;
 mod starting;
-mod stopping;
+pub(crate) mod stopping;
 mod usage;
 
 use std::collections::BTreeSet;

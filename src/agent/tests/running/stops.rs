@@ -296,3 +296,45 @@ async fn an_instance_does_not_start_beside_processes_of_its_last_run() {
     bench.later(Duration::from_secs(10)).await;
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
 }
+
+/// The user's manager has ended as failed, with a process in a call that hangs.
+#[tokio::test(start_paused = true)]
+async fn a_user_is_not_removed_while_processes_of_it_are_there() {
+    let bench = Bench::new();
+    let web = assignment(0, "web");
+    let uid = web.user.uid;
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    let group = format!("sys/fs/cgroup/user.slice/user-{uid}.slice/cgroup.events");
+    let events = bench.root.path().join(group);
+    std::fs::create_dir_all(events.parent().unwrap()).unwrap();
+    std::fs::write(&events, "populated 1\nfrozen 0\n").unwrap();
+    bench.list(true, &[stopped(&web)]);
+    bench.soon().await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Stopped);
+    bench.list(true, &[]);
+    bench.later(Duration::from_secs(60)).await;
+    assert_eq!(bench.accounts.all(), [uid]);
+    assert_eq!(bench.statuses.all().1, [0], "its index is not free");
+    std::fs::write(&events, "populated 0\nfrozen 0\n").unwrap();
+    bench.later(Duration::from_secs(10)).await;
+    assert!(bench.accounts.all().is_empty());
+    assert_eq!(bench.statuses.all(), (Vec::new(), Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_manager_of_a_user_whose_account_somebody_has_removed_ends_with_its_workload() {
+    let bench = Bench::new();
+    let web = assignment(0, "web");
+    let uid = web.user.uid;
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    bench.list(true, &[stopped(&web)]);
+    bench.soon().await;
+    assert!(bench.machine.lingering().contains(&uid));
+    bench.accounts.users.lock().remove(&uid);
+    bench.list(true, &[]);
+    bench.soon().await;
+    assert!(!bench.machine.lingering().contains(&uid));
+    assert_eq!(bench.statuses.all(), (Vec::new(), Vec::new()));
+}

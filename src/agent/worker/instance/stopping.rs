@@ -141,6 +141,12 @@ fn group_with_processes(root: &Root, uid: u32, unit: &str, status: &UnitStatus) 
         })
 }
 
+/// The control group of a user with its manager and sessions, if processes are in it or below it.
+pub(crate) fn user_group_with_processes(root: &Root, uid: u32) -> Option<String> {
+    let group = format!("/user.slice/user-{uid}.slice");
+    is_populated(root, Path::new(&group)).then_some(group)
+}
+
 fn is_populated(root: &Root, group: &Path) -> bool {
     let folder = root
         .below(GROUPS)

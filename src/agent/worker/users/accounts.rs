@@ -34,6 +34,11 @@ pub trait UserAccounts: Send + Sync {
     /// The user with this uid, if it bears KAT's mark.
     fn find(&self, uid: u32) -> Option<WorkloadUser>;
 
+    /// Whether a user without KAT's mark has this uid.
+    fn is_foreign(&self, _uid: u32) -> Result<bool, UserError> {
+        Ok(false)
+    }
+
     /// Uids of all users with KAT's mark.
     fn all(&self) -> Vec<u32>;
 
@@ -80,6 +85,12 @@ impl UserAccounts for Users {
             name: account.name.clone(),
             ..user
         })
+    }
+
+    fn is_foreign(&self, uid: u32) -> Result<bool, UserError> {
+        let users = self.accounts()?.users;
+        let mut users = users.iter().filter(|account| account.uid == uid);
+        Ok(users.any(|account| !is_ours(&account.comment)))
     }
 
     fn all(&self) -> Vec<u32> {

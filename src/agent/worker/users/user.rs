@@ -15,6 +15,7 @@ use crate::{
     worker::{
         USER_LIMIT, UserDesired, Worker, WorkerError,
         context::UserContext,
+        instance::stopping::user_group_with_processes,
         running::{jobs::JobKey, start_backoff::RetryDelay},
         unit_state::unit_files::FilesError,
     },
@@ -24,6 +25,9 @@ use kat_systemd::{SystemdError, UnitManager};
 /// Shortest time between two looks at the account of a user that is ready. Each pass is an
 /// occasion, and there are at most 30 s between two of them.
 const ACCOUNT_CHECK: Duration = Duration::from_secs(10);
+
+/// Pause between two looks at the processes that outlive a user's manager.
+const OUTLIVING: Duration = Duration::from_secs(5);
 
 /// What the worker knows of the account of its user.
 #[derive(Debug, Default)]
@@ -156,8 +160,8 @@ impl Worker {
         Ok(true)
     }
 
-    /// Removes everything of the user but its account and its home. False while units or jobs have
-    /// to end first.
+    /// Removes everything of the user but its account and its home. False while units, jobs or
+    /// processes have to end first.
     async fn empty_user(&mut self) -> Result<bool, WorkerError> {
         let units = self.context.folder.instances()?;
         let (sessions, uid) = (&self.context.tools.sessions, self.context.user.uid);
@@ -186,12 +190,23 @@ impl Worker {
             folder,
             ..
         } = &self.context;
-        // Where the uid belongs to another user, its manager and its sessions do, too.
-        if tools.accounts.find(uid).is_some() {
+        // Where the uid belongs to another user, its manager and its sessions do, too. An account that
+        // somebody has removed leaves its manager behind.
+        if !tools.accounts.is_foreign(uid)? {
             let sessions = &tools.sessions;
             sessions.set_linger(uid, false).await?;
             sessions.terminate_user(uid).await?;
             sessions.wait_for_user_stopped(uid, USER_LIMIT).await?;
+            // The manager's unit has ended although a process in a call that hangs is still there. The
+            // next user with this uid must not have such a process.
+            if let Some(group) = user_group_with_processes(&tools.root, uid) {
+                tracing::warn!(
+                    user = user.name,
+                    "processes of a workload's user have not ended, so it is kept; `systemd-cgls {group}` shows them"
+                );
+                self.context.wake_within(OUTLIVING);
+                return Ok(false);
+            }
         }
         folder.remove_all()?;
         carried::forget(&tools.root, uid)?;
