@@ -84,9 +84,17 @@ pub(crate) fn check(
     };
     volumes::check(workload, &value.spec, diagnostics);
     carried::check(workload, &value.spec, &bundle.carried, diagnostics);
-    let balancer = of(DocumentKind::VirtualLoadBalancer).zip(bundle.load_balancer.as_ref());
-    let balancer = balancer.map(|(document, balancer)| (document, &balancer.spec));
-    machine::check(workload, &value.spec, balancer, diagnostics);
+    let balancer = of(DocumentKind::VirtualLoadBalancer);
+    let of_balancer = balancer.zip(bundle.load_balancer.as_ref());
+    let of_balancer = of_balancer.map(|(document, balancer)| (document, &balancer.spec.ports));
+    for (document, ports) in [(workload, &value.spec.ports)]
+        .into_iter()
+        .chain(of_balancer)
+    {
+        machine::check_ports(document, &value.spec, ports, diagnostics);
+    }
+    machine::check(workload, &value.spec, diagnostics);
+    ports_once(workload, balancer, diagnostics);
     let job = of(DocumentKind::JobDefinition);
     let is_job = value.spec.kind == WorkloadType::Job;
     let kind = match value.spec.kind {
@@ -124,6 +132,11 @@ pub(crate) fn check(
         let found = balancer.at_value(Class::CrossFile, "kind", message.to_owned());
         diagnostics.push(found.hint("leave VirtualLoadBalancer.kat out"));
     }
+    if is_job && locate(workload.root, "spec.ports").is_some() {
+        let message = "ports are for Service and DaemonService, the workload's type is Job";
+        let found = workload.at_key(Class::CrossFile, "spec.ports", message.to_owned());
+        diagnostics.push(found.hint("leave ports out"));
+    }
     if let (Some(document), Some(namespace)) = (of(DocumentKind::Namespace), &bundle.namespace)
         && namespace.metadata.name != value.metadata.namespace
     {
@@ -133,6 +146,30 @@ pub(crate) fn check(
         );
         let found = document.at_value(Class::CrossFile, "metadata.name", message);
         diagnostics.push(found.hint("write the same name in both, or apply the namespace alone"));
+    }
+}
+
+/// Checks that one of the two files that may have the ports has them.
+fn ports_once(
+    workload: &ParsedDocument<'_>,
+    balancer: Option<&ParsedDocument<'_>>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    let Some(balancer) = balancer else { return };
+    let place = |document: &ParsedDocument<'_>| {
+        let (node, key) = locate(document.root, "spec.ports")?;
+        Some(key.unwrap_or(node.span).start.line)
+    };
+    if place(workload).is_none() {
+        return;
+    }
+    if let Some(line) = place(balancer) {
+        let message = format!(
+            "ports are written in {}, line {line}, too, expected in one of the two files",
+            balancer.file
+        );
+        let found = workload.at_key(Class::CrossFile, "spec.ports", message);
+        diagnostics.push(found.hint("leave them out of one file"));
     }
 }
 

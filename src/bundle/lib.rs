@@ -16,6 +16,7 @@
 //! - `cross_file_rules`, `volumes`, `machine`: rules between fields and between files.
 //! - `not_yet`: valid fields without an effect, found apart so that stored files can always be
 //!   read.
+//! - `needed_reader`: the version of the reader that stored files need.
 //! - `hash`: whether something changed. `edit`, `image_places`: changes of a file as written.
 //! - `diagnostic`, `suggest`: the texts of mistakes.
 //!
@@ -50,6 +51,7 @@ mod hash;
 mod image_places;
 mod kind;
 mod machine;
+mod needed_reader;
 mod not_yet;
 mod parse;
 mod suggest;
@@ -73,6 +75,7 @@ pub use folder::read_folder;
 pub use hash::{spec_hash, template_hash, without_defaults};
 pub use image_places::image_places;
 pub use kind::DocumentKind;
+pub use needed_reader::{NeededReader, needed_reader};
 pub use not_yet::{not_yet, not_yet_agent_config, not_yet_cluster};
 pub use parse::{
     parse, parse_agent_config, parse_agent_config_as, parse_cluster, parse_cluster_as,
@@ -112,8 +115,10 @@ impl std::fmt::Debug for SourceFile {
 pub struct Bundle {
     /// The workload; `None` if the files contain only a namespace.
     pub workload: Option<Workload>,
-    /// Its ports, health and ingress.
+    /// Its ports, health and ingress; the ports may be written in `workload.kat`.
     pub load_balancer: Option<VirtualLoadBalancer>,
+    /// The ports are written in `workload.kat`.
+    pub ports_in_workload: bool,
     /// The job's settings; only with type Job.
     pub job: Option<JobDefinition>,
     /// How its image is built; only with a git source.

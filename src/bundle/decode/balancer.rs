@@ -14,23 +14,34 @@ use kat_types::resource::{
 };
 
 /// A document of kind VirtualLoadBalancer.
+///
+/// `elsewhere` are the ports in `workload.kat`; `None` if that file could not be read, after which
+/// references to ports are not checked.
 pub(crate) fn load_balancer(
     decoder: &mut Decoder<'_>,
     at: &PathValue<'_>,
+    elsewhere: Option<&[Port]>,
 ) -> Option<VirtualLoadBalancer> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");
-    let spec = fields.required(decoder, "spec", spec);
+    let spec = fields.required(decoder, "spec", |decoder, at| spec(decoder, at, elsewhere));
     fields.finish(decoder);
     Some(VirtualLoadBalancer { spec: spec? })
 }
 
-fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<VirtualLoadBalancerSpec> {
+fn spec(
+    decoder: &mut Decoder<'_>,
+    at: &PathValue<'_>,
+    elsewhere: Option<&[Port]>,
+) -> Option<VirtualLoadBalancerSpec> {
     let mut fields = decoder.mapping(at)?;
-    let ports = fields.required(decoder, "ports", ports);
+    let ports = fields.defaulted(decoder, "ports", Vec::new, ports);
     // References to ports that could not be read are not checked.
-    let known = ports.as_deref();
+    let known = match fields.has("ports") {
+        true => ports.as_deref(),
+        false => elsewhere,
+    };
     let health_check = fields.optional(decoder, "healthCheck", |decoder, at| {
         health_check(decoder, at, known)
     });
@@ -56,7 +67,7 @@ struct SeenPorts {
     host_ports: BTreeMap<(u16, Protocol), u32>,
 }
 
-fn ports(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Vec<Port>> {
+pub(super) fn ports(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Vec<Port>> {
     let mut seen = SeenPorts::default();
     let ports = decoder.list(at, |decoder, at| port(decoder, at, &mut seen))?;
     if ports.is_empty() {
@@ -255,12 +266,16 @@ fn no_such_port(decoder: &mut Decoder<'_>, at: &PathValue<'_>, ports: &[Port]) {
             None => port.container_port.to_string(),
         })
         .collect();
+    let hint = match known.is_empty() {
+        true => "neither this file nor workload.kat has spec.ports".to_owned(),
+        false => format!("the ports are {}", quote(&known.join(", "))),
+    };
     decoder.soft(
         Class::CrossFile,
         at.node.span,
         &at.path,
         format!("no port of spec.ports is `{shown}`"),
-        Some(format!("the ports are {}", quote(&known.join(", ")))),
+        Some(hint),
     );
 }
 

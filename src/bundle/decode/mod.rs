@@ -262,6 +262,21 @@ impl<'n> Fields<'n> {
         }
     }
 
+    /// A field that has a value even if it is not written; `None` if a written value could not be
+    /// decoded.
+    pub(super) fn defaulted<'d, T>(
+        &mut self,
+        decoder: &mut Decoder<'d>,
+        name: &'static str,
+        default: impl FnOnce() -> T,
+        decode: impl FnOnce(&mut Decoder<'d>, &PathValue<'n>) -> Option<T>,
+    ) -> Option<T> {
+        match self.get(name) {
+            Some(at) => decode(decoder, &at),
+            None => Some(default()),
+        }
+    }
+
     /// A field that must be written.
     pub(super) fn required<'d, T>(
         &mut self,

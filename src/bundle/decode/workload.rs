@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{
     Decoder, Fields, PathValue,
-    container::{container, other_containers},
+    balancer::ports,
+    container::{container, no_settings, other_containers},
 };
 use crate::{check, diagnostic::Class, yaml::YamlValue};
 use kat_types::resource::{
@@ -55,16 +56,23 @@ pub(super) fn labels(
 
 fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
     let mut fields = decoder.mapping(at)?;
-    let kind = fields.required(decoder, "type", Decoder::word);
+    let kind = fields.defaulted(decoder, "type", || WorkloadType::Service, Decoder::word);
     let source = fields.required(decoder, "source", source);
-    let replicas = fields.optional(decoder, "replicas", Decoder::integer);
+    let mut replicas = fields.optional(decoder, "replicas", Decoder::integer);
     if kind == Some(WorkloadType::Service) && !fields.has("replicas") {
-        fields.missing(decoder, "replicas");
+        replicas = Some(1);
     }
     let update_strategy = fields.optional(decoder, "updateStrategy", update_strategy);
-    let restart_policy = fields.required(decoder, "restartPolicy", restart_policy);
+    let usual = match kind {
+        Some(WorkloadType::Job) => RestartCondition::Never,
+        Some(WorkloadType::Service | WorkloadType::DaemonService) | None => {
+            RestartCondition::Always
+        }
+    };
+    let usual = || RestartPolicy::new(usual);
+    let restart_policy = fields.defaulted(decoder, "restartPolicy", usual, restart_policy);
     if kind == Some(WorkloadType::Job) {
-        job_rules(decoder, &fields, restart_policy.as_ref());
+        job_rules(decoder, &mut fields, restart_policy.as_ref());
     }
     let on_node_loss = fields.optional(decoder, "onNodeLoss", Decoder::word);
     let on_partition = fields.optional(decoder, "onPartition", Decoder::word);
@@ -80,7 +88,7 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
     let volumes = fields.optional(decoder, "volumes", volumes);
     let names = declared_names(&mut fields);
     let mut called = BTreeMap::new();
-    let main = fields.required(decoder, "container", |decoder, at| {
+    let main = fields.defaulted(decoder, "container", no_settings, |decoder, at| {
         let main = container(decoder, at, &names)?;
         if let Some(name) = &main.name {
             called.insert(name.clone(), at.node.span.start.line);
@@ -92,6 +100,7 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
     };
     let init_containers = fields.optional(decoder, "initContainers", &mut list);
     let sidecars = fields.optional(decoder, "sidecars", &mut list);
+    let ports = fields.optional(decoder, "ports", ports);
     fields.finish(decoder);
     Some(WorkloadSpec {
         kind: kind?,
@@ -110,6 +119,7 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
         init_containers: init_containers.unwrap_or_default(),
         sidecars: sidecars.unwrap_or_default(),
         volumes: volumes.unwrap_or_default(),
+        ports: ports.unwrap_or_default(),
     })
 }
 
@@ -136,13 +146,19 @@ fn declared_names(fields: &mut Fields<'_>) -> Vec<String> {
 }
 
 /// Refuses fields that can't be combined with a Job (RFC001-KAT 3.2 and 4.8).
-fn job_rules(decoder: &mut Decoder<'_>, fields: &Fields<'_>, policy: Option<&RestartPolicy>) {
+fn job_rules(decoder: &mut Decoder<'_>, fields: &mut Fields<'_>, policy: Option<&RestartPolicy>) {
     if policy.is_some_and(|policy| policy.condition == RestartCondition::Always) {
-        let place = fields.span_of("restartPolicy");
+        let at = fields.get("restartPolicy");
+        let alone = at.is_some_and(|at| matches!(at.node.value, YamlValue::Scalar { .. }));
+        let path = fields.path_of("restartPolicy");
         decoder.soft(
             Class::CrossFile,
-            place,
-            &format!("{}.condition", fields.path_of("restartPolicy")),
+            fields.span_of("restartPolicy"),
+            &if alone {
+                path
+            } else {
+                format!("{path}.condition")
+            },
             "a Job ends, and its restart policy can't be Always",
             Some("write Never or MaxCount".to_owned()),
         );
@@ -272,16 +288,21 @@ fn max_surge(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<MaxSurge> 
     }
 }
 
+/// A mapping, or its condition alone.
 fn restart_policy(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<RestartPolicy> {
+    if matches!(at.node.value, YamlValue::Scalar { .. }) && !at.node.is_null() {
+        return decoder.word(at).map(RestartPolicy::new);
+    }
     let mut fields = decoder.mapping(at)?;
     let condition = fields.required(decoder, "condition", Decoder::word);
     let max_restarts = fields.optional(decoder, "maxRestarts", Decoder::integer);
     let reset_seconds = fields.optional(decoder, "resetSeconds", Decoder::integer);
     fields.finish(decoder);
+    let default = RestartPolicy::new(condition?);
     Some(RestartPolicy {
-        condition: condition?,
-        max_restarts: max_restarts.unwrap_or(5),
-        reset_seconds: reset_seconds.unwrap_or(3600),
+        max_restarts: max_restarts.unwrap_or(default.max_restarts),
+        reset_seconds: reset_seconds.unwrap_or(default.reset_seconds),
+        ..default
     })
 }
 

@@ -14,6 +14,7 @@ mod diagnostics;
 mod field_table;
 mod hashes;
 mod round_trip;
+mod short_form;
 mod workload_files;
 
 use serde_json::{Value, json};

@@ -299,6 +299,7 @@ fn workloads() -> impl Strategy<Value = Workload> {
                         per_replica: true,
                         reclaim: ReclaimPolicy::Delete,
                     }],
+                    ports: Vec::new(),
                 },
             },
         )

@@ -136,7 +136,7 @@ fn entries(kind: DocumentKind) -> impl Iterator<Item = Block> {
 fn entry(field: &Field) -> Block {
     let structure = matches!(
         field.value,
-        FieldType::Mapping | FieldType::List | FieldType::ListOf(_)
+        FieldType::Mapping | FieldType::MappingOr(..) | FieldType::List | FieldType::ListOf(_)
     );
     let mut kind = field.value.to_string();
     if field.required {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Ports, health and ingress of a Service or DaemonService.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualLoadBalancer {
     /// Specification of the load balancer.
@@ -12,10 +12,12 @@ pub struct VirtualLoadBalancer {
 }
 
 /// Specification of a load balancer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualLoadBalancerSpec {
-    /// Ports of the container, at least one.
+    /// Ports of the container. Without any, the service's name resolves to the addresses of its
+    /// instances.
+    #[serde(default)]
     pub ports: Vec<Port>,
     /// Health check of instances. Without one, an instance counts as healthy while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]

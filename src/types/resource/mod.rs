@@ -37,3 +37,11 @@ pub use workload::*;
 
 /// The one API version of `*.kat` files and of API paths.
 pub const API_VERSION: &str = "kat.dws.rip/v1alpha1";
+
+/// Version of the reader of stored `*.kat` files. A leader reads the files of every workload, so a
+/// file that needs a higher version is stored only when every machine that may lead has it. Which
+/// fields need which version is in the table of fields (`kat_bundle::fields`).
+///
+/// 2: `type`, `replicas`, `restartPolicy` and `container` may be absent, `restartPolicy` may be a
+/// word, and `ports` may be in `workload.kat` or absent.
+pub const MANIFEST_READER: u32 = 2;

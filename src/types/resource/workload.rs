@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Container, Volume};
+use super::{Container, Port, Volume};
 
 /// A workload: its identity and its specification.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -85,6 +85,10 @@ pub struct WorkloadSpec {
     /// Volumes that the containers mount.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
+    /// Ports of the main container, if `workload.kat` has them and not `VirtualLoadBalancer.kat`.
+    /// They are moved there when the files are read, so that this list is empty afterwards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<Port>,
 }
 
 /// The three kinds of workload (RFC001-KAT 1.5).
@@ -228,6 +232,17 @@ pub struct RestartPolicy {
     /// Length of the window in which restarts are counted, in seconds; MaxCount only.
     #[serde(default = "default_reset_seconds")]
     pub reset_seconds: u32,
+}
+
+impl RestartPolicy {
+    /// The policy with this condition and the other fields' defaults.
+    pub fn new(condition: RestartCondition) -> Self {
+        Self {
+            condition,
+            max_restarts: default_max_restarts(),
+            reset_seconds: default_reset_seconds(),
+        }
+    }
 }
 
 fn default_max_restarts() -> u32 {

@@ -255,7 +255,7 @@ fn table(below: &[&Field], colour: bool) -> String {
         }
         let structure = matches!(
             field.value,
-            FieldType::Mapping | FieldType::List | FieldType::ListOf(_)
+            FieldType::Mapping | FieldType::MappingOr(..) | FieldType::List | FieldType::ListOf(_)
         );
         if let Some(default) = field.default.filter(|_| !structure) {
             remarks.push(format!("default {default}"));
