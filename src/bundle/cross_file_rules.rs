@@ -5,7 +5,7 @@ use super::{
     diagnostic::{Class, Diagnostic, Span},
     kind::DocumentKind,
     machine, volumes,
-    yaml::{YamlNode, locate},
+    yaml::{YamlNode, item_path, locate},
 };
 use kat_types::resource::WorkloadType;
 
@@ -35,13 +35,13 @@ impl ParsedDocument<'_> {
     }
 }
 
-/// Checks that each kind occurs only once.
+/// Checks that each kind but Route occurs only once.
 pub(crate) fn kinds_once(documents: &[ParsedDocument<'_>], diagnostics: &mut Vec<Diagnostic>) {
     for (index, document) in documents.iter().enumerate() {
         let first = documents
             .iter()
             .take(index)
-            .find(|other| other.kind == document.kind);
+            .find(|other| other.kind == document.kind && other.kind != DocumentKind::Route);
         if let Some(first) = first {
             let message = format!(
                 "a second {} (the first is in {}), expected one",
@@ -62,10 +62,10 @@ pub(crate) fn check(
 ) {
     let of = |kind: DocumentKind| documents.iter().find(|document| document.kind == kind);
     let Some(workload) = of(DocumentKind::Workload) else {
-        let only_namespaces = documents
-            .iter()
-            .all(|document| document.kind == DocumentKind::Namespace);
-        if documents.is_empty() || !only_namespaces {
+        let stands_alone = |document: &ParsedDocument<'_>| {
+            matches!(document.kind, DocumentKind::Namespace | DocumentKind::Route)
+        };
+        if documents.is_empty() || !documents.iter().all(stands_alone) {
             let message = "no file holds a Workload, which every folder needs";
             let file = DocumentKind::Workload.file();
             diagnostics.push(
@@ -95,6 +95,7 @@ pub(crate) fn check(
     }
     machine::check(workload, &value.spec, diagnostics);
     ports_once(workload, balancer, diagnostics);
+    own_name(workload, balancer, bundle, diagnostics);
     let job = of(DocumentKind::JobDefinition);
     let is_job = value.spec.kind == WorkloadType::Job;
     let kind = match value.spec.kind {
@@ -146,6 +147,37 @@ pub(crate) fn check(
         );
         let found = document.at_value(Class::CrossFile, "metadata.name", message);
         diagnostics.push(found.hint("write the same name in both, or apply the namespace alone"));
+    }
+}
+
+/// Refuses the workload's own name where the name of another one is expected.
+fn own_name(
+    workload: &ParsedDocument<'_>,
+    balancer: Option<&ParsedDocument<'_>>,
+    bundle: &Bundle,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    let Some(value) = &bundle.workload else {
+        return;
+    };
+    let own = &value.metadata.name;
+    for (index, after) in value.spec.start_after.iter().enumerate() {
+        if after.workload == *own {
+            let path = format!("{}.workload", item_path("spec.startAfter", index));
+            let message = format!("`{own}` can't start after itself");
+            diagnostics.push(workload.at_value(Class::CrossFile, &path, message));
+        }
+    }
+    let Some((document, balancer)) = balancer.zip(bundle.load_balancer.as_ref()) else {
+        return;
+    };
+    for (index, alias) in balancer.spec.aliases.iter().enumerate() {
+        if alias == own {
+            let path = item_path("spec.aliases", index);
+            let message = format!("`{own}` is the name of the workload, expected a further name");
+            let found = document.at_value(Class::CrossFile, &path, message);
+            diagnostics.push(found.hint("leave it out"));
+        }
     }
 }
 

@@ -61,7 +61,7 @@ pub mod yaml;
 use serde::{Deserialize, Serialize};
 
 use kat_types::resource::{
-    BuildDefinition, JobDefinition, Namespace, VirtualLoadBalancer, Workload,
+    BuildDefinition, JobDefinition, Namespace, Route, VirtualLoadBalancer, Workload,
 };
 
 pub use archive::{ArchiveLimits, pack, read_archive, read_archive_within};
@@ -125,6 +125,8 @@ pub struct Bundle {
     pub build: Option<BuildDefinition>,
     /// The namespace, where the files define it.
     pub namespace: Option<Namespace>,
+    /// Routes to something outside KAT.
+    pub routes: Vec<Route>,
     /// The files that its volumes mount, in the order of their paths.
     pub carried: Vec<CarriedFile>,
     /// The files as written, in the order of their names; carried files are one file, [`CARRIED`].

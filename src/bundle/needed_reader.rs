@@ -4,7 +4,7 @@
 //! of an earlier version does not read a file that leaves out a field which that version requires.
 
 use super::{
-    CARRIED, DocumentKind, SourceFile,
+    CARRIED, DocumentKind, Position, SourceFile,
     diagnostic::quote,
     fields::{self, Field, FieldType},
     yaml::{self, YamlNode, YamlValue, item_path, key_path, locate},

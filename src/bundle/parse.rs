@@ -81,6 +81,7 @@ pub fn parse(files: &[SourceFile], mode: DecodeMode) -> Result<Bundle, Vec<Diagn
             DocumentKind::JobDefinition => decoded.job = decode::job(&mut decoder, &at),
             DocumentKind::BuildDefinition => decoded.build = decode::build(&mut decoder, &at),
             DocumentKind::Namespace => decoded.namespace = decode::namespace(&mut decoder, &at),
+            DocumentKind::Route => decoded.routes.extend(decode::route(&mut decoder, &at)),
             DocumentKind::ClusterConfiguration | DocumentKind::AgentConfig => {}
         }
     }

@@ -10,7 +10,7 @@ use kat_bundle::{
     yaml::{json_of, key_path},
 };
 use kat_types::resource::{
-    AgentConfig, BuildDefinition, ClusterConfiguration, JobDefinition, Namespace,
+    AgentConfig, BuildDefinition, ClusterConfiguration, JobDefinition, Namespace, Route,
     VirtualLoadBalancer, Workload,
 };
 
@@ -22,6 +22,7 @@ pub fn json_schema(kind: DocumentKind) -> Value {
         DocumentKind::JobDefinition => of::<JobDefinition>(),
         DocumentKind::BuildDefinition => of::<BuildDefinition>(),
         DocumentKind::Namespace => of::<Namespace>(),
+        DocumentKind::Route => of::<Route>(),
         DocumentKind::ClusterConfiguration => of::<ClusterConfiguration>(),
         DocumentKind::AgentConfig => of::<AgentConfig>(),
     };

@@ -1,6 +1,9 @@
 //! The version of the reader of stored files that every machine which may lead must have.
 
-use std::{collections::BTreeMap, collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::errors::ApiError;
 use kat_bundle::{NeededReader, SourceFile, needed_reader};

@@ -349,7 +349,7 @@ fn requests(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ResourceLis
     })
 }
 
-fn amounts(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ResourceList> {
+pub(super) fn amounts(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ResourceList> {
     let mut fields = decoder.mapping(at)?;
     let (cpu, memory) = processor_and_memory(decoder, &mut fields);
     fields.finish(decoder);

@@ -7,6 +7,7 @@
 mod balancer;
 mod cluster;
 mod container;
+mod ingress;
 pub(crate) mod job_build_namespace;
 mod scalars;
 mod words;
@@ -24,6 +25,7 @@ use super::{
 pub(super) use crate::decode::job_build_namespace::{build, job, namespace};
 pub(super) use balancer::load_balancer;
 pub(super) use cluster::{agent_config, cluster};
+pub(super) use ingress::route;
 pub(super) use words::EnumWord;
 pub(super) use workload::workload;
 
@@ -221,6 +223,12 @@ impl<'n> Fields<'n> {
     /// Whether a field is written.
     pub(super) fn has(&self, name: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == name)
+    }
+
+    /// The names of the fields that are written and were read.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        let read = self.asked.iter().copied();
+        read.filter(|name| self.has(name))
     }
 
     /// Position of the mapping.

@@ -10,7 +10,7 @@ use super::{
 use crate::{check, diagnostic::Class, yaml::YamlValue};
 use kat_types::resource::{
     GitSource, HostMount, MaxSurge, RestartCondition, RestartPolicy, RollingUpdate, SecretVolume,
-    SimpleClusterStorage, Source, Spread, TmpfsVolume, Toleration, TolerationOperator,
+    SimpleClusterStorage, Source, Spread, StartAfter, TmpfsVolume, Toleration, TolerationOperator,
     UpdateStrategy, Volume, Workload, WorkloadMetadata, WorkloadSpec, WorkloadType,
     default_namespace,
 };
@@ -62,7 +62,9 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
     if kind == Some(WorkloadType::Service) && !fields.has("replicas") {
         replicas = Some(1);
     }
-    let update_strategy = fields.optional(decoder, "updateStrategy", update_strategy);
+    let update_strategy = fields.optional(decoder, "updateStrategy", |decoder, at| {
+        update_strategy(decoder, at, kind)
+    });
     let usual = match kind {
         Some(WorkloadType::Job) => RestartCondition::Never,
         Some(WorkloadType::Service | WorkloadType::DaemonService) | None => {
@@ -101,6 +103,10 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
     let init_containers = fields.optional(decoder, "initContainers", &mut list);
     let sidecars = fields.optional(decoder, "sidecars", &mut list);
     let ports = fields.optional(decoder, "ports", ports);
+    let start_after = fields.optional(decoder, "startAfter", start_after);
+    let machine_access = fields.optional(decoder, "machineAccess", |decoder, at| {
+        decoder.distinct(at, check::machine_access)
+    });
     fields.finish(decoder);
     Some(WorkloadSpec {
         kind: kind?,
@@ -120,6 +126,8 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
         sidecars: sidecars.unwrap_or_default(),
         volumes: volumes.unwrap_or_default(),
         ports: ports.unwrap_or_default(),
+        start_after: start_after.unwrap_or_default(),
+        machine_access: machine_access.unwrap_or_default(),
     })
 }
 
@@ -239,16 +247,23 @@ fn git(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<GitSource> {
     })
 }
 
-fn update_strategy(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<UpdateStrategy> {
+fn update_strategy(
+    decoder: &mut Decoder<'_>,
+    at: &PathValue<'_>,
+    workload: Option<WorkloadType>,
+) -> Option<UpdateStrategy> {
     let default = UpdateStrategy::default();
     let mut fields = decoder.mapping(at)?;
     let kind = fields.optional(decoder, "type", Decoder::word);
     let rolling = fields.optional(decoder, "rolling", |decoder, at| {
         let mut fields = decoder.mapping(at)?;
         let max_surge = fields.optional(decoder, "maxSurge", max_surge);
+        let max_unavailable = fields.optional(decoder, "maxUnavailable", self::max_surge);
+        rolling_rules(decoder, &fields, workload, max_surge);
         fields.finish(decoder);
         Some(RollingUpdate {
             max_surge: max_surge.unwrap_or_default(),
+            max_unavailable: max_unavailable.unwrap_or_default(),
         })
     });
     let deadline = fields.optional(decoder, "progressDeadlineSeconds", Decoder::integer);
@@ -260,6 +275,40 @@ fn update_strategy(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Upda
         progress_deadline_seconds: deadline.unwrap_or(default.progress_deadline_seconds),
         auto_rollback: auto_rollback.unwrap_or(default.auto_rollback),
     })
+}
+
+/// Refuses what a rolling update of the workload's type does not have.
+fn rolling_rules(
+    decoder: &mut Decoder<'_>,
+    fields: &Fields<'_>,
+    workload: Option<WorkloadType>,
+    max_surge: Option<MaxSurge>,
+) {
+    let is_daemon = match workload {
+        Some(WorkloadType::DaemonService) => true,
+        Some(WorkloadType::Service) => false,
+        // A Job has no updateStrategy at all, which is told once.
+        Some(WorkloadType::Job) | None => return,
+    };
+    let mut refuse = |name: &str, message: &str, hint: &str| {
+        decoder.soft(
+            Class::CrossFile,
+            fields.span_of(name),
+            &fields.path_of(name),
+            message,
+            Some(hint.to_owned()),
+        );
+    };
+    if fields.has("maxUnavailable") && !is_daemon {
+        let message = "maxUnavailable is used only with type DaemonService";
+        refuse("maxUnavailable", message, "leave it out, or write maxSurge");
+    }
+    let fits = matches!(max_surge, None | Some(MaxSurge::Count(0 | 1)));
+    if is_daemon && !fits {
+        let message =
+            "a DaemonService has one instance on each machine, expected a maxSurge of 0 or 1";
+        refuse("maxSurge", message, "write 0, or 1");
+    }
 }
 
 /// A number, or a percentage up to 100.
@@ -312,10 +361,35 @@ fn spread(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Spread> {
         decoder.checked(at, check::label_key)
     });
     let required = fields.optional(decoder, "required", Decoder::boolean);
+    let max_per_domain = fields.optional(decoder, "maxPerDomain", Decoder::integer);
     fields.finish(decoder);
     Some(Spread {
         topology_key: topology_key?,
         required: required.unwrap_or_default(),
+        max_per_domain,
+    })
+}
+
+/// Workloads that have to be there before this one starts, each once.
+fn start_after(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Vec<StartAfter>> {
+    let mut seen = BTreeMap::new();
+    decoder.list(at, |decoder, at| {
+        let mut fields = decoder.mapping(at)?;
+        let workload = fields.required(decoder, "workload", |decoder, at| {
+            let name = decoder.checked(at, check::label)?;
+            decoder.once(at, &name, &mut seen);
+            Some(name)
+        });
+        let condition = fields.optional(decoder, "condition", Decoder::word);
+        let seconds = fields.defaulted(decoder, "timeoutSeconds", || 600, Decoder::integer);
+        let on_timeout = fields.optional(decoder, "onTimeout", Decoder::word);
+        fields.finish(decoder);
+        Some(StartAfter {
+            workload: workload?,
+            condition: condition.unwrap_or_default(),
+            timeout_seconds: seconds?,
+            on_timeout: on_timeout.unwrap_or_default(),
+        })
     })
 }
 

@@ -72,6 +72,8 @@ pub enum FieldType {
     /// Fields of its own, or the value of this one of them alone; the second form needs that
     /// version of the reader of stored files.
     MappingOr(&'static str, u32),
+    /// `true` or `false`, or fields of its own.
+    BooleanOrMapping,
 }
 
 /// Whether a field takes effect.
@@ -105,6 +107,7 @@ impl fmt::Display for FieldType {
             Self::Mapping => formatter.write_str("mapping"),
             Self::List => formatter.write_str("list of mappings"),
             Self::ListOf(path) => write!(formatter, "list, each like {path}"),
+            Self::BooleanOrMapping => formatter.write_str("true | false, or mapping"),
             Self::MappingOr(field, _) => write!(formatter, "mapping, or its {field} alone"),
         }
     }

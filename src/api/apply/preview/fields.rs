@@ -44,8 +44,10 @@ pub(crate) fn changes(
         let (real_old, real_new) = (document(old, false)?, document(new, false)?);
         compare(&real_old, &real_new, &mut Vec::new(), &mut paths);
         let ports_file = new.ports_file();
-        let file_of = |path: &FieldPath| match path.get(1) {
-            Some(FieldPathStep::Key(name)) if name == "ports" => ports_file,
+        // The whole of it is new where only workload.kat has ports.
+        let file_of = |path: &FieldPath| match path.as_slice() {
+            [] => ports_file,
+            [_, FieldPathStep::Key(name), ..] if name == "ports" => ports_file,
             _ => file,
         };
         let (old, new) = (document(old, true)?, document(new, true)?);

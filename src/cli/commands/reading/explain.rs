@@ -32,6 +32,7 @@ const FIRST_WORDS: [(&str, DocumentKind); 8] = [
     ("job", DocumentKind::JobDefinition),
     ("build", DocumentKind::BuildDefinition),
     ("namespace", DocumentKind::Namespace),
+    ("route", DocumentKind::Route),
     ("cluster", DocumentKind::ClusterConfiguration),
     ("agent", DocumentKind::AgentConfig),
 ];
@@ -255,7 +256,11 @@ fn table(below: &[&Field], colour: bool) -> String {
         }
         let structure = matches!(
             field.value,
-            FieldType::Mapping | FieldType::MappingOr(..) | FieldType::List | FieldType::ListOf(_)
+            FieldType::Mapping
+                | FieldType::MappingOr(..)
+                | FieldType::BooleanOrMapping
+                | FieldType::List
+                | FieldType::ListOf(_)
         );
         if let Some(default) = field.default.filter(|_| !structure) {
             remarks.push(format!("default {default}"));
