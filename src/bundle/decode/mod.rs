@@ -228,7 +228,7 @@ impl<'n> Fields<'n> {
     /// The names of the fields that are written and were read.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
         let read = self.asked.iter().copied();
-        read.filter(|name| self.has(name))
+        read.filter(move |name| self.has(name))
     }
 
     /// Position of the mapping.

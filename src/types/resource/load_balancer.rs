@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::workload::is_default;
+use super::{Ingress, workload::is_default};
 
 /// Ports, health and ingress of a Service or DaemonService.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -25,7 +25,7 @@ use kat_types::reason::{EventReason, Reason};
 const REASON_PREFIX: &str = "reason/";
 
 /// A kind by the name of its file, or by its name after `kind:`, in any case.
-const FIRST_WORDS: [(&str, DocumentKind); 8] = [
+const FIRST_WORDS: [(&str, DocumentKind); 9] = [
     ("workload", DocumentKind::Workload),
     ("virtualloadbalancer", DocumentKind::VirtualLoadBalancer),
     ("vlb", DocumentKind::VirtualLoadBalancer),
