@@ -28,7 +28,7 @@ use kat_types::{
     assignment::ASSIGNMENT_SCHEMA,
     machine::fence::{BootClock, BootTime},
     reason::Reason,
-    resource::OnPartition,
+    resource::{MANIFEST_READER, OnPartition},
 };
 
 /// Changes within this time go into one report.
@@ -410,6 +410,7 @@ impl Reporter {
             user_indexes,
             conditions,
             assignment_schema: ASSIGNMENT_SCHEMA,
+            manifest_reader: MANIFEST_READER,
             data_path: network::running_data_path(),
             volume_shared: self.facts.volume_shared(),
             host_network: self.facts.host_network(),

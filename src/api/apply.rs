@@ -2,6 +2,7 @@
 
 pub(crate) mod image_pins;
 pub(crate) mod preview;
+mod readers;
 pub(crate) mod removal;
 pub(crate) mod submission;
 
@@ -174,12 +175,15 @@ impl WorkloadWrite<'_> {
             .iter()
             .find(|(port, protocol, _)| is_wanted(port, protocol));
         if let Some((port, protocol, purpose)) = own {
-            let protocol = protocol.word();
+            let (protocol, file) = (protocol.word(), submission.ports_file);
             return Err(ApiError::invalid(format!(
-                "VirtualLoadBalancer.kat: spec.ports hostPort {port}: each machine needs its port {port}/{protocol} for {purpose}; write another one, or auto"
+                "{file}: spec.ports hostPort {port}: each machine needs its port {port}/{protocol} for {purpose}; write another one, or auto"
             )));
         }
         let entry = snapshot.workloads.get(&key);
+        if let Some(needed) = &submission.needed_reader {
+            readers::check(snapshot, needed, entry.map(|entry| &entry.files))?;
+        }
         self.precondition
             .check(entry.map(|entry| entry.meta.revision))?;
         let namespace_key = keys::namespace(&key.namespace);

@@ -242,6 +242,9 @@ fn unreadable() -> WorkloadView {
             init_containers: Vec::new(),
             sidecars: Vec::new(),
             volumes: Vec::new(),
+            ports: Vec::new(),
+            start_after: Vec::new(),
+            machine_access: Vec::new(),
         },
         load_balancer: None,
     }

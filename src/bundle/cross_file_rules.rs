@@ -5,7 +5,7 @@ use super::{
     diagnostic::{Class, Diagnostic, Span},
     kind::DocumentKind,
     machine, volumes,
-    yaml::{YamlNode, locate},
+    yaml::{YamlNode, item_path, locate},
 };
 use kat_types::resource::WorkloadType;
 
@@ -35,13 +35,13 @@ impl ParsedDocument<'_> {
     }
 }
 
-/// Checks that each kind occurs only once.
+/// Checks that each kind but Route occurs only once.
 pub(crate) fn kinds_once(documents: &[ParsedDocument<'_>], diagnostics: &mut Vec<Diagnostic>) {
     for (index, document) in documents.iter().enumerate() {
         let first = documents
             .iter()
             .take(index)
-            .find(|other| other.kind == document.kind);
+            .find(|other| other.kind == document.kind && other.kind != DocumentKind::Route);
         if let Some(first) = first {
             let message = format!(
                 "a second {} (the first is in {}), expected one",
@@ -62,10 +62,10 @@ pub(crate) fn check(
 ) {
     let of = |kind: DocumentKind| documents.iter().find(|document| document.kind == kind);
     let Some(workload) = of(DocumentKind::Workload) else {
-        let only_namespaces = documents
-            .iter()
-            .all(|document| document.kind == DocumentKind::Namespace);
-        if documents.is_empty() || !only_namespaces {
+        let stands_alone = |document: &ParsedDocument<'_>| {
+            matches!(document.kind, DocumentKind::Namespace | DocumentKind::Route)
+        };
+        if documents.is_empty() || !documents.iter().all(stands_alone) {
             let message = "no file holds a Workload, which every folder needs";
             let file = DocumentKind::Workload.file();
             diagnostics.push(
@@ -84,9 +84,18 @@ pub(crate) fn check(
     };
     volumes::check(workload, &value.spec, diagnostics);
     carried::check(workload, &value.spec, &bundle.carried, diagnostics);
-    let balancer = of(DocumentKind::VirtualLoadBalancer).zip(bundle.load_balancer.as_ref());
-    let balancer = balancer.map(|(document, balancer)| (document, &balancer.spec));
-    machine::check(workload, &value.spec, balancer, diagnostics);
+    let balancer = of(DocumentKind::VirtualLoadBalancer);
+    let of_balancer = balancer.zip(bundle.load_balancer.as_ref());
+    let of_balancer = of_balancer.map(|(document, balancer)| (document, &balancer.spec.ports));
+    for (document, ports) in [(workload, &value.spec.ports)]
+        .into_iter()
+        .chain(of_balancer)
+    {
+        machine::check_ports(document, &value.spec, ports, diagnostics);
+    }
+    machine::check(workload, &value.spec, diagnostics);
+    ports_once(workload, balancer, diagnostics);
+    own_name(workload, balancer, bundle, diagnostics);
     let job = of(DocumentKind::JobDefinition);
     let is_job = value.spec.kind == WorkloadType::Job;
     let kind = match value.spec.kind {
@@ -124,6 +133,11 @@ pub(crate) fn check(
         let found = balancer.at_value(Class::CrossFile, "kind", message.to_owned());
         diagnostics.push(found.hint("leave VirtualLoadBalancer.kat out"));
     }
+    if is_job && locate(workload.root, "spec.ports").is_some() {
+        let message = "ports are for Service and DaemonService, the workload's type is Job";
+        let found = workload.at_key(Class::CrossFile, "spec.ports", message.to_owned());
+        diagnostics.push(found.hint("leave ports out"));
+    }
     if let (Some(document), Some(namespace)) = (of(DocumentKind::Namespace), &bundle.namespace)
         && namespace.metadata.name != value.metadata.namespace
     {
@@ -133,6 +147,61 @@ pub(crate) fn check(
         );
         let found = document.at_value(Class::CrossFile, "metadata.name", message);
         diagnostics.push(found.hint("write the same name in both, or apply the namespace alone"));
+    }
+}
+
+/// Refuses the workload's own name where the name of another one is expected.
+fn own_name(
+    workload: &ParsedDocument<'_>,
+    balancer: Option<&ParsedDocument<'_>>,
+    bundle: &Bundle,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    let Some(value) = &bundle.workload else {
+        return;
+    };
+    let own = &value.metadata.name;
+    for (index, after) in value.spec.start_after.iter().enumerate() {
+        if after.workload == *own {
+            let path = format!("{}.workload", item_path("spec.startAfter", index));
+            let message = format!("`{own}` can't start after itself");
+            diagnostics.push(workload.at_value(Class::CrossFile, &path, message));
+        }
+    }
+    let Some((document, balancer)) = balancer.zip(bundle.load_balancer.as_ref()) else {
+        return;
+    };
+    for (index, alias) in balancer.spec.aliases.iter().enumerate() {
+        if alias == own {
+            let path = item_path("spec.aliases", index);
+            let message = format!("`{own}` is the name of the workload, expected a further name");
+            let found = document.at_value(Class::CrossFile, &path, message);
+            diagnostics.push(found.hint("leave it out"));
+        }
+    }
+}
+
+/// Checks that one of the two files that may have the ports has them.
+fn ports_once(
+    workload: &ParsedDocument<'_>,
+    balancer: Option<&ParsedDocument<'_>>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    let Some(balancer) = balancer else { return };
+    let place = |document: &ParsedDocument<'_>| {
+        let (node, key) = locate(document.root, "spec.ports")?;
+        Some(key.unwrap_or(node.span).start.line)
+    };
+    if place(workload).is_none() {
+        return;
+    }
+    if let Some(line) = place(balancer) {
+        let message = format!(
+            "ports are written in {}, line {line}, too, expected in one of the two files",
+            balancer.file
+        );
+        let found = workload.at_key(Class::CrossFile, "spec.ports", message);
+        diagnostics.push(found.hint("leave them out of one file"));
     }
 }
 

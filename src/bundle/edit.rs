@@ -2,13 +2,49 @@
 
 use super::{
     DocumentKind, SourceFile,
+    needed_reader::is_service,
     yaml::{self, YamlNode, YamlValue, locate},
 };
 
-/// The files with another `spec.replicas` in `workload.kat`; `None` if the field is not written
-/// there.
+/// The files with another `spec.replicas` in `workload.kat`. A Service's is written if it was not;
+/// for other types `None`.
 pub fn with_replicas(files: &[SourceFile], replicas: u32) -> Option<Vec<SourceFile>> {
     with_value(files, "spec.replicas", &replicas.to_string())
+        .or_else(|| with_first_field(files, "replicas", replicas))
+}
+
+/// The files with a number as the first field of a Service's `spec`; `None` if the field is
+/// written.
+fn with_first_field(files: &[SourceFile], name: &str, value: u32) -> Option<Vec<SourceFile>> {
+    let mut files = files.to_vec();
+    let (file, (start, in_braces)) = files.iter().enumerate().find_map(|(index, file)| {
+        let roots = yaml::read(&file.name, &file.text, &mut Vec::new()).roots;
+        let is_meant = |root: &&YamlNode| is_workload(root) && is_service(root);
+        let root = roots.iter().find(is_meant)?;
+        let (spec, _) = locate(root, "spec")?;
+        let YamlValue::Mapping(entries) = &spec.value else {
+            return None;
+        };
+        if entries.iter().any(|entry| entry.key == name) {
+            return None;
+        }
+        let first = entries.first()?.key_span.start;
+        let at = |line, column| offset(&file.text, line, column);
+        let start = at(first.line, first.column)?;
+        let of_spec = at(spec.span.start.line, spec.span.start.column)?;
+        let in_braces = file.text.get(of_spec..)?.starts_with('{');
+        Some((index, (start, in_braces)))
+    })?;
+    let file = files.get_mut(file)?;
+    let (before, after) = file.text.split_at_checked(start)?;
+    // A field in a line of its own has the indentation of the one that was first.
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    file.text = match in_braces {
+        true => format!("{before}\"{name}\": {value}, {after}"),
+        false if line.trim().is_empty() => format!("{before}{name}: {value}\n{line}{after}"),
+        false => return None,
+    };
+    Some(files)
 }
 
 /// The files with another `spec.source.image` in `workload.kat`; `None` if the field is not written
@@ -34,12 +70,15 @@ fn with_value(files: &[SourceFile], path: &str, value: &str) -> Option<Vec<Sourc
 
 /// A field of a document, if the document is a workload.
 fn written(root: &YamlNode, path: &str) -> Option<YamlNode> {
-    let kind = match &locate(root, "kind")?.0.value {
-        YamlValue::Scalar { text, .. } => DocumentKind::from_word(text),
-        _ => None,
-    };
     let (node, _) = locate(root, path)?;
-    (kind == Some(DocumentKind::Workload) && !node.is_null()).then(|| node.clone())
+    (is_workload(root) && !node.is_null()).then(|| node.clone())
+}
+
+fn is_workload(root: &YamlNode) -> bool {
+    locate(root, "kind").is_some_and(|(node, _)| match &node.value {
+        YamlValue::Scalar { text, .. } => text == DocumentKind::Workload.as_str(),
+        YamlValue::Sequence(_) | YamlValue::Mapping(_) => false,
+    })
 }
 
 /// The byte offset of a line and a column, both from 1.
@@ -109,8 +148,27 @@ mod tests {
         for (before, after) in table {
             assert_eq!(scaled(before).as_deref(), Some(after));
         }
+        let absent = [
+            (
+                "kind: Workload\nspec:\n  # the image\n  source: {image: a}\n",
+                "kind: Workload\nspec:\n  # the image\n  replicas: 12\n  source: {image: a}\n",
+            ),
+            (
+                "kind: Workload\nspec: {source: {image: a}}\n",
+                "kind: Workload\nspec: {\"replicas\": 12, source: {image: a}}\n",
+            ),
+            (
+                "{\"kind\": \"Workload\", \"spec\": {\"type\": \"Service\"}}",
+                "{\"kind\": \"Workload\", \"spec\": {\"replicas\": 12, \"type\": \"Service\"}}",
+            ),
+        ];
+        for (before, after) in absent {
+            assert_eq!(scaled(before).as_deref(), Some(after));
+        }
         for none in [
             "kind: Workload\nspec: {}\n",
+            "kind: Workload\nspec: {type: DaemonService}\n",
+            "kind: Workload\nspec: {type: Job, source: {image: a}}\n",
             "kind: Workload\nspec:\n  replicas:\n",
             "kind: Job\nspec: {replicas: 1}\n",
         ] {

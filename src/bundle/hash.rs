@@ -132,8 +132,12 @@ fn copy_spec_field(parts: &mut Map<String, Value>, document: &Value, name: &str)
 /// A value without defaults; `None` if nothing with a meaning is left.
 fn prune(kind: DocumentKind, path: &str, value: &Value) -> Option<Value> {
     let field = fields::lookup(kind, path);
-    if let Some(default) = field.and_then(|field| field.default)
-        && json_of(default) == *value
+    // A field that once had to be written is part of the hashes of stored files.
+    if let Some(field) = field
+        && field.optional_since == 1
+        && field
+            .default
+            .is_some_and(|default| json_of(default) == *value)
     {
         return None;
     }

@@ -17,6 +17,8 @@ pub enum DocumentKind {
     BuildDefinition,
     /// `namespace.kat` (RFC001-KAT 3.7).
     Namespace,
+    /// `route.kat`: a route to something outside KAT.
+    Route,
     /// `cluster.kat` (RFC001-KAT 3.9), only for `kat-agent init`.
     ClusterConfiguration,
     /// `/etc/kat/agent.yaml`, which has neither `apiVersion` nor `kind`.
@@ -25,23 +27,25 @@ pub enum DocumentKind {
 
 impl DocumentKind {
     /// Every kind.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Workload,
         Self::VirtualLoadBalancer,
         Self::JobDefinition,
         Self::BuildDefinition,
         Self::Namespace,
+        Self::Route,
         Self::ClusterConfiguration,
         Self::AgentConfig,
     ];
 
     /// The kinds that a bundle may contain.
-    pub const IN_BUNDLE: [Self; 5] = [
+    pub const IN_BUNDLE: [Self; 6] = [
         Self::Workload,
         Self::VirtualLoadBalancer,
         Self::JobDefinition,
         Self::BuildDefinition,
         Self::Namespace,
+        Self::Route,
     ];
 
     /// The word after `kind:`.
@@ -52,6 +56,7 @@ impl DocumentKind {
             Self::JobDefinition => "JobDefinition",
             Self::BuildDefinition => "BuildDefinition",
             Self::Namespace => "Namespace",
+            Self::Route => "Route",
             Self::ClusterConfiguration => "ClusterConfiguration",
             Self::AgentConfig => "AgentConfig",
         }
@@ -65,6 +70,7 @@ impl DocumentKind {
             Self::JobDefinition => "job.kat",
             Self::BuildDefinition => "build.kat",
             Self::Namespace => "namespace.kat",
+            Self::Route => "route.kat",
             Self::ClusterConfiguration => "cluster.kat",
             Self::AgentConfig => "agent.yaml",
         }

@@ -16,6 +16,7 @@
 //! - `cross_file_rules`, `volumes`, `machine`: rules between fields and between files.
 //! - `not_yet`: valid fields without an effect, found apart so that stored files can always be
 //!   read.
+//! - `needed_reader`: the version of the reader that stored files need.
 //! - `hash`: whether something changed. `edit`, `image_places`: changes of a file as written.
 //! - `diagnostic`, `suggest`: the texts of mistakes.
 //!
@@ -50,6 +51,7 @@ mod hash;
 mod image_places;
 mod kind;
 mod machine;
+mod needed_reader;
 mod not_yet;
 mod parse;
 mod stream;
@@ -60,7 +62,7 @@ pub mod yaml;
 use serde::{Deserialize, Serialize};
 
 use kat_types::resource::{
-    BuildDefinition, JobDefinition, Namespace, VirtualLoadBalancer, Workload,
+    BuildDefinition, JobDefinition, Namespace, Route, VirtualLoadBalancer, Workload,
 };
 
 pub use archive::{ArchiveLimits, pack, read_archive, read_archive_within};
@@ -74,6 +76,7 @@ pub use folder::read_folder;
 pub use hash::{spec_hash, template_hash, without_defaults};
 pub use image_places::image_places;
 pub use kind::DocumentKind;
+pub use needed_reader::{NeededReader, needed_reader};
 pub use not_yet::{not_yet, not_yet_agent_config, not_yet_cluster};
 pub use parse::{
     parse, parse_agent_config, parse_agent_config_as, parse_cluster, parse_cluster_as,
@@ -114,14 +117,18 @@ impl std::fmt::Debug for SourceFile {
 pub struct Bundle {
     /// The workload; `None` if the files contain only a namespace.
     pub workload: Option<Workload>,
-    /// Its ports, health and ingress.
+    /// Its ports, health and ingress; the ports may be written in `workload.kat`.
     pub load_balancer: Option<VirtualLoadBalancer>,
+    /// The ports are written in `workload.kat`.
+    pub ports_in_workload: bool,
     /// The job's settings; only with type Job.
     pub job: Option<JobDefinition>,
     /// How its image is built; only with a git source.
     pub build: Option<BuildDefinition>,
     /// The namespace, where the files define it.
     pub namespace: Option<Namespace>,
+    /// Routes to something outside KAT.
+    pub routes: Vec<Route>,
     /// The files that its volumes mount, in the order of their paths.
     pub carried: Vec<CarriedFile>,
     /// The files as written, in the order of their names; carried files are one file, [`CARRIED`].

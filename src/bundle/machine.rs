@@ -5,15 +5,12 @@ use super::{
     yaml::item_path,
 };
 use crate::cross_file_rules::ParsedDocument;
-use kat_types::resource::{
-    Container, DeviceMapping, VirtualLoadBalancerSpec, WorkloadSpec, security::PROFILES,
-};
+use kat_types::resource::{Container, DeviceMapping, Port, WorkloadSpec, security::PROFILES};
 
-/// Checks the containers, and the main one against the ports of its load balancer.
+/// Checks the containers.
 pub(super) fn check(
     document: &ParsedDocument<'_>,
     spec: &WorkloadSpec,
-    balancer: Option<(&ParsedDocument<'_>, &VirtualLoadBalancerSpec)>,
     found: &mut Vec<Diagnostic>,
 ) {
     for (path, container) in spec.containers() {
@@ -43,13 +40,19 @@ pub(super) fn check(
         let message = document.at_value(Class::CrossFile, &path, message.to_owned());
         found.push(message.hint("leave it out"));
     }
+}
+
+/// Checks the ports that a document has against the main container.
+pub(super) fn check_ports(
+    document: &ParsedDocument<'_>,
+    spec: &WorkloadSpec,
+    ports: &[Port],
+    found: &mut Vec<Diagnostic>,
+) {
     if !spec.container.host_network {
         return;
     }
-    let Some((document, balancer)) = balancer else {
-        return;
-    };
-    for (index, port) in balancer.ports.iter().enumerate() {
+    for (index, port) in ports.iter().enumerate() {
         if port.host_port.is_some() {
             let path = format!("{}.hostPort", item_path("spec.ports", index));
             let message = "the program has the machine's ports itself with hostNetwork".to_owned();

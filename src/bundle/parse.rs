@@ -59,7 +59,11 @@ pub fn parse(files: &[SourceFile], mode: DecodeMode) -> Result<Bundle, Vec<Diagn
         carried,
         ..Bundle::default()
     };
-    for document in &documents {
+    // The ports of workload.kat are known before references to them are read.
+    let (main, others): (Vec<_>, Vec<_>) = documents
+        .iter()
+        .partition(|document| document.kind == DocumentKind::Workload);
+    for document in main.into_iter().chain(others) {
         let mut decoder = Decoder {
             file: document.file,
             kind: document.kind,
@@ -70,11 +74,14 @@ pub fn parse(files: &[SourceFile], mode: DecodeMode) -> Result<Bundle, Vec<Diagn
         match document.kind {
             DocumentKind::Workload => decoded.workload = decode::workload(&mut decoder, &at),
             DocumentKind::VirtualLoadBalancer => {
-                decoded.load_balancer = decode::load_balancer(&mut decoder, &at);
+                let main = decoded.workload.as_ref();
+                let elsewhere = main.map(|workload| workload.spec.ports.as_slice());
+                decoded.load_balancer = decode::load_balancer(&mut decoder, &at, elsewhere);
             }
             DocumentKind::JobDefinition => decoded.job = decode::job(&mut decoder, &at),
             DocumentKind::BuildDefinition => decoded.build = decode::build(&mut decoder, &at),
             DocumentKind::Namespace => decoded.namespace = decode::namespace(&mut decoder, &at),
+            DocumentKind::Route => decoded.routes.extend(decode::route(&mut decoder, &at)),
             DocumentKind::ClusterConfiguration | DocumentKind::AgentConfig => {}
         }
     }
@@ -82,12 +89,31 @@ pub fn parse(files: &[SourceFile], mode: DecodeMode) -> Result<Bundle, Vec<Diagn
         cross::check(&documents, &decoded, mode, &mut diagnostics);
     }
     drop(documents);
+    move_ports(&mut decoded);
     if diagnostics.is_empty() {
         decoded.files = bundle.files;
         return Ok(decoded);
     }
     sort(&mut diagnostics);
     Err(diagnostics)
+}
+
+/// Moves the ports of `workload.kat` to where those of `VirtualLoadBalancer.kat` are, so that it
+/// makes no difference which of the two files has them.
+fn move_ports(bundle: &mut Bundle) {
+    let Some(workload) = &mut bundle.workload else {
+        return;
+    };
+    let ports = std::mem::take(&mut workload.spec.ports);
+    if ports.is_empty() {
+        return;
+    }
+    let balancer = bundle.load_balancer.get_or_insert_default();
+    // Both are refused in a user's files; a leader of an earlier version knows this file's alone.
+    if balancer.spec.ports.is_empty() {
+        balancer.spec.ports = ports;
+        bundle.ports_in_workload = true;
+    }
 }
 
 /// The files that volumes mount.

@@ -536,8 +536,10 @@ pub fn parse_stored(sources: &[SourceFile]) -> Result<Arc<ParsedWorkload>, Strin
                     .iter()
                     .find(|file| file.name == bundle::CARRIED)
                     .map(|file| file.text.as_str().into());
-                let parsed = ParsedWorkload::new(workload, bundle.load_balancer, carried);
-                Ok(Arc::new(parsed))
+                Ok(Arc::new(ParsedWorkload {
+                    ports_in_workload: bundle.ports_in_workload,
+                    ..ParsedWorkload::new(workload, bundle.load_balancer, carried)
+                }))
             }
             None => Err("workload.kat is missing".to_owned()),
         },

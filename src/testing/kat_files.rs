@@ -10,7 +10,7 @@ use kat_bundle::{
     yaml::{json_of, key_path},
 };
 use kat_types::resource::{
-    AgentConfig, BuildDefinition, ClusterConfiguration, JobDefinition, Namespace,
+    AgentConfig, BuildDefinition, ClusterConfiguration, JobDefinition, Namespace, Route,
     VirtualLoadBalancer, Workload,
 };
 
@@ -22,6 +22,7 @@ pub fn json_schema(kind: DocumentKind) -> Value {
         DocumentKind::JobDefinition => of::<JobDefinition>(),
         DocumentKind::BuildDefinition => of::<BuildDefinition>(),
         DocumentKind::Namespace => of::<Namespace>(),
+        DocumentKind::Route => of::<Route>(),
         DocumentKind::ClusterConfiguration => of::<ClusterConfiguration>(),
         DocumentKind::AgentConfig => of::<AgentConfig>(),
     };
@@ -65,6 +66,15 @@ fn finish(kind: DocumentKind, path: &str, schema: &mut Value) {
             items.remove("description");
         }
     }
+    if let Some(Value::Array(choices)) = members.get_mut("anyOf") {
+        let of_fields = choices.iter_mut();
+        for choice in of_fields.filter(|choice| choice.get("properties").is_some()) {
+            finish(kind, path, choice);
+            if let Value::Object(choice) = choice {
+                choice.retain(|name, _| !["description", "default"].contains(&name.as_str()));
+            }
+        }
+    }
     let Some(Value::Object(properties)) = members.get_mut("properties") else {
         return;
     };
@@ -83,6 +93,26 @@ fn finish(kind: DocumentKind, path: &str, schema: &mut Value) {
         members.insert("required".to_owned(), Value::Array(required));
     }
     members.insert("additionalProperties".to_owned(), Value::Bool(false));
+    if let Some(FieldType::MappingOr(alone, _)) =
+        fields::lookup(kind, path).map(|field| field.value)
+    {
+        or_alone(members, alone);
+    }
+}
+
+/// Turns the schema of a mapping into that of the mapping or the value of one of its fields.
+fn or_alone(members: &mut Map<String, Value>, field: &str) {
+    let alone = members.get("properties").and_then(|all| all.get(field));
+    let mut alone = alone.cloned().unwrap_or_default();
+    if let Value::Object(alone) = &mut alone {
+        alone.remove("description");
+    }
+    let of_mapping = ["type", "properties", "required", "additionalProperties"];
+    let mapping: Map<String, Value> = of_mapping
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), members.remove(name)?)))
+        .collect();
+    members.insert("anyOf".to_owned(), json!([alone, mapping]));
 }
 
 fn describe(field: &Field, members: &mut Map<String, Value>) {

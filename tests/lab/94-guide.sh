@@ -35,9 +35,7 @@ refused here "katcall run $WEB_IMAGE"
 kat delete workload web --yes --wait
 # The same with files.
 file_of $page 1 | lab_image >"$LAB_WORK/workload.kat"
-file_of $page 2 >"$LAB_WORK/service.kat"
 put workload.kat <"$LAB_WORK/workload.kat"
-put VirtualLoadBalancer.kat <"$LAB_WORK/service.kat"
 prints $page "sudo katcall apply -f web/ --wait"
 prints $page "sudo katcall get instances -o wide"
 contains "$(here "$(sed -n 's/^    \(curl http:.*\)/\1/p' docs/guide/$page.md)")" host=web-
@@ -73,7 +71,14 @@ kat delete workload web --yes --wait
 page=updates
 sed 's/replicas: 2/replicas: 3/' "$LAB_WORK/workload.kat" >"$LAB_WORK/three.kat"
 put workload.kat <"$LAB_WORK/three.kat"
-printf '  healthCheck:\n    http: {path: /healthz, port: web}\n    periodSeconds: 1\n' | cat "$LAB_WORK/service.kat" - | put VirtualLoadBalancer.kat
+put VirtualLoadBalancer.kat <<'END'
+apiVersion: kat.dws.rip/v1alpha1
+kind: VirtualLoadBalancer
+spec:
+  healthCheck:
+    http: {path: /healthz, port: web}
+    periodSeconds: 1
+END
 here "katcall apply -f web/ --wait"
 with_variable any <"$LAB_WORK/three.kat" | put workload.kat
 prints $page "sudo katcall apply -f web/ --wait"

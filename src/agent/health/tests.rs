@@ -275,6 +275,7 @@ fn a_probe_target_is_derived_from_the_health_check_and_its_ports() {
         container_port,
         protocol,
         host_port: None,
+        ..Port::default()
     };
     assignment.ports = vec![
         port(Some("web"), 53, Protocol::Udp),

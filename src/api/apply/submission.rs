@@ -6,7 +6,7 @@ use axum::body::Bytes;
 
 use crate::{access::authentication::Caller, errors::ApiError, server::work_permits::SharedTurns};
 use kat_bundle as bundle;
-use kat_bundle::{Bundle, Class, DecodeMode, Diagnostic, SourceFile};
+use kat_bundle::{Bundle, Class, DecodeMode, Diagnostic, NeededReader, SourceFile};
 use kat_plan::{amounts_of_workload, largest_assignment};
 use kat_types::{
     encoding::json::{self, NotEncoded},
@@ -43,6 +43,10 @@ pub(crate) struct Submission {
     pub(crate) has_own_images: bool,
     /// Seconds that the program has to end, with `onPartition: stop`.
     pub(crate) fenced_grace: Option<u32>,
+    /// The file that has the ports.
+    pub(crate) ports_file: &'static str,
+    /// The version of the reader of stored files that the files need.
+    pub(crate) needed_reader: Option<NeededReader>,
     /// Host ports with a number.
     pub(crate) host_ports: Vec<(u16, Protocol)>,
     /// The submission contains its namespace.
@@ -130,7 +134,10 @@ fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
         .iter()
         .find(|file| file.name == bundle::CARRIED)
         .map(|file| file.text.as_str().into());
-    let parsed = ParsedWorkload::new(workload.clone(), bundle.load_balancer.clone(), carried);
+    let parsed = ParsedWorkload {
+        ports_in_workload: bundle.ports_in_workload,
+        ..ParsedWorkload::new(workload.clone(), bundle.load_balancer.clone(), carried)
+    };
     let measured = largest_assignment(&parsed);
     let not_encoded = |error: NotEncoded| ApiError::invalid(error.to_string());
     let assignment_bytes = measured.map_err(not_encoded)?;
@@ -155,6 +162,8 @@ fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
             } = &workload.spec;
             stop_seconds(container, init_containers, sidecars)
         }),
+        ports_file: parsed.ports_file(),
+        needed_reader: bundle::needed_reader(&bundle.files),
         host_ports: bundle
             .load_balancer
             .as_ref()

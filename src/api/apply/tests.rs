@@ -5,8 +5,9 @@ use crate::apply::removal::WorkloadRemoval;
 use kat_types::{
     api::Scope,
     store::{
-        records::NamespaceRecord,
-        snapshot::{ArchivedGeneration, StoredState},
+        members::{ClusterMembers, MemberRecord},
+        records::{NamespaceRecord, NodeRegistration, NodeStatusRecord},
+        snapshot::{ArchivedGeneration, NodeEntry, StoredState},
     },
 };
 
@@ -22,6 +23,8 @@ fn submission(replicas: &str) -> Submission {
         pulled_images: Vec::new(),
         has_own_images: false,
         fenced_grace: None,
+        ports_file: "VirtualLoadBalancer.kat",
+        needed_reader: None,
         host_ports: Vec::new(),
         makes_namespace: false,
         assignment_bytes: 1000,
@@ -454,4 +457,102 @@ fn an_apply_that_exceeds_a_quota_is_refused_and_names_it() {
     };
     assert!(huge(&deploy).decide(&limited(None)).is_err());
     assert!(huge(&admin).decide(&limited(None)).is_ok());
+}
+
+/// A cluster that `leader` leads, and where the other machines may lead and report this reader.
+fn with_members(leader: &str, others: &[(&str, u32)]) -> Snapshot {
+    let mut snapshot = empty();
+    let mut members = ClusterMembers::default();
+    for (name, reader) in others {
+        members
+            .members
+            .insert((*name).to_owned(), MemberRecord::default());
+        let status = NodeStatusRecord {
+            manifest_reader: *reader,
+            ..NodeStatusRecord::default()
+        };
+        let registration = NodeRegistration::new(name, Timestamp::UNIX_EPOCH);
+        let stored = |value| Stored { revision: 4, value };
+        let node = NodeEntry {
+            registration: Stored {
+                revision: 4,
+                value: registration,
+            },
+            status: Some(stored(status)),
+            subnet: None,
+            public_key: None,
+            endpoints: Vec::new(),
+            reach: Default::default(),
+            desired: Stored {
+                revision: 4,
+                value: Default::default(),
+            },
+        };
+        snapshot.nodes.insert((*name).to_owned(), node);
+    }
+    members
+        .members
+        .insert(leader.to_owned(), MemberRecord::default());
+    snapshot.members = Some(Stored {
+        revision: 4,
+        value: members,
+    });
+    snapshot.leader_name = Some(leader.to_owned());
+    snapshot
+}
+
+#[test]
+fn a_file_for_a_newer_reader_waits_until_every_machine_that_may_lead_has_it() {
+    const SHORT: &str = "kind: Workload\nspec:\n  ports: [{containerPort: 80}]\n  type: Service\n  replicas: 1\n  restartPolicy: {condition: Always}\n  container: {}\n";
+    let caller = caller();
+    let short = || {
+        let mut apply = apply(&caller, "1");
+        apply.submission.files = BTreeMap::from([("workload.kat".to_owned(), SHORT.to_owned())]);
+        let file = kat_bundle::SourceFile {
+            name: "workload.kat".to_owned(),
+            text: SHORT.to_owned(),
+        };
+        apply.submission.needed_reader = kat_bundle::needed_reader(&[file]);
+        apply
+    };
+    let mixed = with_members("n1", &[("n2", 2), ("n3", 0)]);
+    let refused = short().decide(&mixed).unwrap_err();
+    let ApiError::Conflict { message, hint } = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!(
+        message,
+        "workload.kat:3:3: `spec.ports` is written, which a machine that may lead does not read yet: n3"
+    );
+    assert_eq!(
+        hint.as_deref(),
+        Some("upgrade kat on n3, or write the ports in VirtualLoadBalancer.kat")
+    );
+    // A file that every version reads is accepted meanwhile.
+    assert!(apply(&caller, "1").decide(&mixed).is_ok());
+    assert!(
+        short()
+            .decide(&with_members("n1", &[("n2", 2), ("n3", 2)]))
+            .is_ok()
+    );
+    // A machine that prepares to hold the store may lead soon.
+    let mut joining = with_members("n1", &[("n2", 2)]);
+    if let Some(members) = &mut joining.members {
+        members.value.next.insert("n4".to_owned());
+    }
+    let refused = short().decide(&joining).unwrap_err().to_string();
+    assert!(refused.contains("n4"), "{refused}");
+    // What is stored already is not refused again.
+    let mut stored = with_members("n1", &[("n3", 1)]);
+    let before = with_workload(1, "2", false);
+    stored.workloads = before.workloads;
+    for entry in stored.workloads.values_mut() {
+        let files = &mut Arc::make_mut(entry).files;
+        let text = Stored {
+            revision: 4,
+            value: SHORT.into(),
+        };
+        files.insert("workload.kat".to_owned(), text);
+    }
+    assert!(short().decide(&stored).is_ok());
 }

@@ -1,7 +1,7 @@
 //! Cron expressions of five fields (crontab(5)).
 
 use super::{CheckResult, value_error};
-use crate::diagnostic::quote;
+use crate::{diagnostic::quote, suggest::nearest};
 
 struct CronField {
     name: &'static str,
@@ -45,9 +45,37 @@ const PARTS: [CronField; 5] = [
     },
 ];
 
-/// Accepts minute, hour, day of the month, month and day of the week: `*`, numbers, names of
+/// Words for a whole expression.
+const NAMES: [&str; 7] = [
+    "@hourly",
+    "@daily",
+    "@midnight",
+    "@weekly",
+    "@monthly",
+    "@yearly",
+    "@annually",
+];
+
+/// Accepts a word such as `@daily`, or minute, hour, day of the month, month and day of the week: `*`, numbers, names of
 /// months and days, ranges, lists and steps.
 pub(crate) fn cron(text: &str) -> CheckResult {
+    if NAMES.contains(&text) {
+        return Ok(());
+    }
+    if text.starts_with('@') {
+        let complaint = value_error(format!(
+            "`{}` is not one of {}",
+            quote(text),
+            NAMES.join(", ")
+        ));
+        return Err(match (text, nearest(text, NAMES)) {
+            ("@reboot", _) => {
+                complaint.hint("a Job has no boot of its own; leave schedule out to run it once")
+            }
+            (_, Some(meant)) => complaint.hint(format!("did you mean `{meant}`?")),
+            (_, None) => complaint,
+        });
+    }
     let written: Vec<&str> = text.split_ascii_whitespace().collect();
     if written.len() != PARTS.len() {
         return Err(value_error(format!(

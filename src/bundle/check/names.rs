@@ -44,6 +44,56 @@ pub(crate) fn namespace(text: &str) -> CheckResult {
     named(check_namespace(text), text)
 }
 
+/// The name of a namespace, or `*` for all of them.
+pub(crate) fn namespace_or_all(text: &str) -> CheckResult {
+    if text == "*" {
+        return Ok(());
+    }
+    namespace(text)
+}
+
+/// What of its machine a container may ask.
+pub(crate) fn machine_access(text: &str) -> CheckResult {
+    const WORDS: [&str; 2] = ["api", "metadata"];
+    if WORDS.contains(&text) {
+        return Ok(());
+    }
+    let complaint = value_error(format!(
+        "found `{}`, expected one of {}",
+        quote(text),
+        WORDS.join(", ")
+    ));
+    Err(match nearest(text, WORDS) {
+        Some(meant) => complaint.hint(format!("did you mean `{meant}`?")),
+        None => complaint,
+    })
+}
+
+/// The name of a header (RFC 9110, 5.1).
+pub(crate) fn header(text: &str) -> CheckResult {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if !text.is_empty() && text.len() <= 128 && text.bytes().all(token) {
+        return Ok(());
+    }
+    Err(name_error(format!(
+        "`{}` is not the name of a header such as `X-Frame-Options`",
+        quote(text)
+    )))
+}
+
+/// The name of a network interface.
+pub(crate) fn interface(text: &str) -> CheckResult {
+    let clean = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
+    let reserved = [".", ".."].contains(&text);
+    if !text.is_empty() && text.len() <= 15 && text.bytes().all(clean) && !reserved {
+        return Ok(());
+    }
+    Err(name_error(format!(
+        "`{}` is not the name of an interface such as `eth0`, or `auto`",
+        quote(text)
+    )))
+}
+
 /// The name of a port: a label with a letter, so that it is not taken for a number.
 pub(crate) fn port_name(text: &str) -> CheckResult {
     label(text)?;

@@ -250,6 +250,8 @@ fn cron_expressions() {
             "0 0 1 1 0",
             "0-30/10,45 1,2 * jan-mar mon-fri",
             "0 0 * * 7",
+            "@daily",
+            "@yearly",
         ],
     );
     refuses(
@@ -268,7 +270,8 @@ fn cron_expressions() {
             "a * * * *",
             "1- * * * *",
             ", * * * *",
-            "@daily",
+            "@reboot",
+            "@dayly",
             "*/-5 * * * *",
         ],
     );
@@ -276,4 +279,103 @@ fn cron_expressions() {
         cron("0 25 * * *").unwrap_err().message,
         "`25` does not fit the hour: `*`, 0 to 23, a range, a list or a step"
     );
+}
+
+#[test]
+fn values_of_routes() {
+    accepts(path_prefix, &["/", "/shop", "/shop/", "/a/b.c/~d", "/..a"]);
+    refuses(
+        path_prefix,
+        &[
+            "",
+            "shop",
+            "//",
+            "/a//b",
+            "/a//",
+            "/./a",
+            "/a/..",
+            "/a?b",
+            "/a#b",
+            "/%2e%2E/a",
+            "/a%2Fb",
+            "/a\\b",
+            "/a b",
+        ],
+    );
+    accepts(
+        web_url,
+        &[
+            "https://example.com",
+            "http://192.168.1.5:5000",
+            "http://[2001:db8::1]:80/a/b",
+        ],
+    );
+    refuses(
+        web_url,
+        &[
+            "",
+            "example.com",
+            "ftp://a",
+            "https://",
+            "https://a b",
+            "https://user@a",
+            "https://a?b",
+            "https://a/#b",
+            "https://a:0",
+            "http://[::1",
+            "javascript:alert(1)",
+        ],
+    );
+    accepts(https_url, &["https://acme.example.org/directory"]);
+    refuses(
+        https_url,
+        &["http://acme.example.org", "https://", "acme.example.org"],
+    );
+    accepts(
+        server,
+        &["ns1", "ns1.example.org:53", "192.0.2.1", "[2001:db8::1]:53"],
+    );
+    refuses(server, &["", "ns1:", "2001:db8::1", "a b", "ns1:99999"]);
+    accepts(
+        source_range,
+        &["192.0.2.1", "192.0.2.0/24", "2001:db8::/32", "0.0.0.0/0"],
+    );
+    refuses(
+        source_range,
+        &["", "example.org", "192.0.2.1/24", "192.0.2.0/33", "*"],
+    );
+    assert_eq!(
+        source_range("192.0.2.1/24").unwrap_err().hint.unwrap(),
+        "write `192.0.2.0/24`"
+    );
+    accepts(
+        address_of_network,
+        &["192.168.1.9/24", "192.0.2.1/32", "2001:db8::9/64"],
+    );
+    refuses(
+        address_of_network,
+        &[
+            "192.168.1.9",
+            "192.168.1.0/24",
+            "192.168.1.255/24",
+            "127.0.0.1/8",
+            "0.0.0.0/0",
+            "224.0.0.1/24",
+            "::1/128",
+        ],
+    );
+    accepts(email, &["a@b.example", "first.last+tag@example.org"]);
+    refuses(email, &["", "a", "@b.c", "a@", "a@b", "a b@c.d", "<a@b.c>"]);
+    accepts(header, &["X-Frame-Options", "remote_user"]);
+    refuses(header, &["", "X Y", "X:", "Ü", "a\nb"]);
+    accepts(header_value, &["", "DENY", "max-age=1; x"]);
+    refuses(header_value, &[" a", "a\nb", "a\0", "ü"]);
+    accepts(interface, &["auto", "eth0", "br-lan.5"]);
+    refuses(interface, &["", ".", "a/b", "a b", "sixteen-letters-"]);
+    accepts(machine_access, &["api", "metadata"]);
+    refuses(machine_access, &["", "API", "all"]);
+    accepts(namespace_or_all, &["*", "shop"]);
+    refuses(namespace_or_all, &["", "node", "**", "shop*"]);
+    let hint = cron("@reboot").unwrap_err().hint.unwrap();
+    assert!(hint.contains("no boot"), "{hint}");
 }

@@ -1,5 +1,9 @@
 //! Paths, addresses, signals and other values.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
 use super::{
     CheckResult,
     names::{is_domain, is_login},
@@ -116,6 +120,140 @@ pub(crate) fn url_path(text: &str) -> CheckResult {
     Err(not(
         text,
         "a path of a URL: it begins with `/` and has no spaces",
+    ))
+}
+
+/// A path in whole segments: without query, empty segments, `.` and `..`, encoded ones included.
+pub(crate) fn path_prefix(text: &str) -> CheckResult {
+    url_path(text)?;
+    let lower = text.to_ascii_lowercase();
+    let encoded = ["%2e", "%2f", "%5c"]
+        .iter()
+        .any(|code| lower.contains(code));
+    let inner = text.trim_start_matches('/').trim_end_matches('/');
+    let segments = inner.split('/').filter(|_| !inner.is_empty());
+    let mut strange = segments.filter(|segment| ["", ".", ".."].contains(segment));
+    let doubled = text.starts_with("//") || text.len() > 1 && text.ends_with("//");
+    if encoded || doubled || text.contains(['?', '#', '\\']) || strange.next().is_some() {
+        return Err(not(
+            text,
+            "a prefix of a path: whole segments without `.`, `..`, `?` and `#`",
+        ));
+    }
+    Ok(())
+}
+
+/// A URL over http or https, with a host and without user, query and fragment.
+pub(crate) fn web_url(text: &str) -> CheckResult {
+    let rest = ["https://", "http://"]
+        .iter()
+        .find_map(|scheme| text.strip_prefix(scheme));
+    if rest.is_some_and(is_host_and_path) {
+        return Ok(());
+    }
+    Err(not(
+        text,
+        "a URL such as `https://example.org` or `http://192.0.2.5:5000/path`, without user, query and fragment",
+    ))
+}
+
+/// As [`web_url`], over https.
+pub(crate) fn https_url(text: &str) -> CheckResult {
+    if text.strip_prefix("https://").is_some_and(is_host_and_path) {
+        return Ok(());
+    }
+    Err(not(text, "a URL that begins with `https://`"))
+}
+
+fn is_host_and_path(text: &str) -> bool {
+    let (host, path) = match text.find('/') {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let clean = path.bytes().all(|byte| byte.is_ascii_graphic());
+    server(host).is_ok() && clean && !path.contains(['?', '#', '\\']) && text.len() <= 2048
+}
+
+/// A host with or without a port: a name, an IPv4 address or an IPv6 address in brackets.
+pub(crate) fn server(text: &str) -> CheckResult {
+    let address = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let alone = match address {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => is_domain(text),
+    };
+    if alone || endpoint(text).is_ok() {
+        return Ok(());
+    }
+    Err(not(
+        text,
+        "a host such as `ns1.example.org`, `192.0.2.1:53` or `[2001:db8::1]`",
+    ))
+}
+
+/// An address, or a range of addresses.
+pub(crate) fn source_range(text: &str) -> CheckResult {
+    if text.parse::<IpAddr>().is_ok() {
+        return Ok(());
+    }
+    match text.parse::<IpNet>() {
+        Ok(range) if range == range.trunc() => Ok(()),
+        Ok(range) => Err(
+            value_error(format!("`{range}` has bits set after its prefix"))
+                .hint(format!("write `{}`", range.trunc())),
+        ),
+        Err(_) => Err(not(
+            text,
+            "an address or a range such as `192.0.2.0/24` or `2001:db8::/32`",
+        )),
+    }
+}
+
+/// An address with the prefix of its network, for a machine's interface.
+pub(crate) fn address_of_network(text: &str) -> CheckResult {
+    let expected = "an address with the prefix of its network, such as `192.0.2.9/24`";
+    let Ok(network) = text.parse::<IpNet>() else {
+        return Err(not(text, expected));
+    };
+    let address = network.addr();
+    if address.is_loopback() || address.is_multicast() || address.is_unspecified() {
+        return Err(not(text, "an address that a machine can have"));
+    }
+    let is_whole = network.prefix_len() == network.max_prefix_len();
+    if !is_whole && (address == network.network() || is_broadcast(&network)) {
+        return Err(not(text, expected));
+    }
+    Ok(())
+}
+
+/// Whether it is the last address of an IPv4 network, which no machine has.
+fn is_broadcast(network: &IpNet) -> bool {
+    matches!(network, IpNet::V4(network) if network.addr() == network.broadcast() && network.prefix_len() < 31)
+}
+
+/// An address of mail.
+pub(crate) fn email(text: &str) -> CheckResult {
+    let fits = text.rsplit_once('@').is_some_and(|(user, domain)| {
+        let clean = |byte: u8| byte.is_ascii_graphic() && !b"@,;<>()\"".contains(&byte);
+        !user.is_empty() && user.bytes().all(clean) && domain.contains('.') && is_domain(domain)
+    });
+    if fits && text.len() <= 254 {
+        return Ok(());
+    }
+    Err(not(text, "an address of mail such as `admin@example.org`"))
+}
+
+/// The value of a header: one line of visible characters, without blanks at its ends.
+pub(crate) fn header_value(text: &str) -> CheckResult {
+    let visible = text
+        .bytes()
+        .all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    if visible && text.trim() == text && text.len() <= 4096 {
+        return Ok(());
+    }
+    Err(value_error(
+        "found something else than one line of ASCII characters without blanks at its ends",
     ))
 }
 

@@ -2,35 +2,46 @@
 
 use std::collections::BTreeMap;
 
-use super::{Decoder, Fields, PathValue};
+use super::{Decoder, Fields, PathValue, ingress::ingress};
 use crate::{
     check,
     diagnostic::{Class, quote},
     yaml::YamlValue,
 };
 use kat_types::resource::{
-    AutoPort, ExecProbe, HealthCheck, HostPort, HttpProbe, Ingress, Port, PortRef, Protocol,
-    TcpProbe, VirtualLoadBalancer, VirtualLoadBalancerSpec,
+    AutoPort, ExecProbe, HealthCheck, HostPort, HttpProbe, Port, PortRef, Protocol, TcpProbe,
+    VirtualLoadBalancer, VirtualLoadBalancerSpec,
 };
 
 /// A document of kind VirtualLoadBalancer.
+///
+/// `elsewhere` are the ports in `workload.kat`; `None` if that file could not be read, after which
+/// references to ports are not checked.
 pub(crate) fn load_balancer(
     decoder: &mut Decoder<'_>,
     at: &PathValue<'_>,
+    elsewhere: Option<&[Port]>,
 ) -> Option<VirtualLoadBalancer> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");
-    let spec = fields.required(decoder, "spec", spec);
+    let spec = fields.required(decoder, "spec", |decoder, at| spec(decoder, at, elsewhere));
     fields.finish(decoder);
     Some(VirtualLoadBalancer { spec: spec? })
 }
 
-fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<VirtualLoadBalancerSpec> {
+fn spec(
+    decoder: &mut Decoder<'_>,
+    at: &PathValue<'_>,
+    elsewhere: Option<&[Port]>,
+) -> Option<VirtualLoadBalancerSpec> {
     let mut fields = decoder.mapping(at)?;
-    let ports = fields.required(decoder, "ports", ports);
+    let ports = fields.defaulted(decoder, "ports", Vec::new, ports);
     // References to ports that could not be read are not checked.
-    let known = ports.as_deref();
+    let known = match fields.has("ports") {
+        true => ports.as_deref(),
+        false => elsewhere,
+    };
     let health_check = fields.optional(decoder, "healthCheck", |decoder, at| {
         health_check(decoder, at, known)
     });
@@ -39,12 +50,20 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<VirtualLoadBala
         let mut seen = BTreeMap::new();
         decoder.list(at, |decoder, at| ingress(decoder, at, known, &mut seen))
     });
+    let aliases = fields.optional(decoder, "aliases", |decoder, at| {
+        decoder.distinct(at, check::label)
+    });
+    let allow_namespaces = fields.optional(decoder, "allowNamespaces", |decoder, at| {
+        decoder.distinct(at, check::namespace_or_all)
+    });
     fields.finish(decoder);
     Some(VirtualLoadBalancerSpec {
         ports: ports?,
         health_check,
         headless: headless.unwrap_or_default(),
         ingress: ingress.unwrap_or_default(),
+        aliases: aliases.unwrap_or_default(),
+        allow_namespaces: allow_namespaces.unwrap_or_default(),
     })
 }
 
@@ -56,7 +75,7 @@ struct SeenPorts {
     host_ports: BTreeMap<(u16, Protocol), u32>,
 }
 
-fn ports(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Vec<Port>> {
+pub(super) fn ports(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Vec<Port>> {
     let mut seen = SeenPorts::default();
     let ports = decoder.list(at, |decoder, at| port(decoder, at, &mut seen))?;
     if ports.is_empty() {
@@ -79,6 +98,21 @@ fn port(decoder: &mut Decoder<'_>, at: &PathValue<'_>, seen: &mut SeenPorts) -> 
         .optional(decoder, "protocol", Decoder::word)
         .unwrap_or_default();
     let host_port = fields.optional(decoder, "hostPort", host_port);
+    let host_port_on = fields.optional(decoder, "hostPortOn", Decoder::word);
+    let allow_sources = fields.optional(decoder, "allowSources", |decoder, at| {
+        decoder.distinct(at, check::source_range)
+    });
+    for name in ["hostPortOn", "allowSources"] {
+        if fields.has(name) && !fields.has("hostPort") {
+            decoder.soft(
+                Class::CrossFile,
+                fields.span_of(name),
+                &fields.path_of(name),
+                format!("{name} is used only with hostPort"),
+                Some("write hostPort, or leave it out".to_owned()),
+            );
+        }
+    }
     if let Some(number) = container_port {
         let place = fields.span_of("containerPort").start.line;
         if let Some(first) = seen.container_ports.insert((number, protocol), place) {
@@ -97,6 +131,8 @@ fn port(decoder: &mut Decoder<'_>, at: &PathValue<'_>, seen: &mut SeenPorts) -> 
         container_port: container_port?,
         protocol,
         host_port,
+        host_port_on: host_port_on.unwrap_or_default(),
+        allow_sources: allow_sources.unwrap_or_default(),
     })
 }
 
@@ -211,8 +247,8 @@ fn exec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ExecProbe> {
     Some(ExecProbe { command: command? })
 }
 
-/// The number or name of a TCP port of the same document.
-fn port_reference(
+/// The number or name of a TCP port; of one of `ports`, unless these are not known.
+pub(super) fn port_reference(
     decoder: &mut Decoder<'_>,
     at: &PathValue<'_>,
     ports: Option<&[Port]>,
@@ -242,7 +278,7 @@ fn port_reference(
     Some(reference)
 }
 
-fn no_such_port(decoder: &mut Decoder<'_>, at: &PathValue<'_>, ports: &[Port]) {
+pub(super) fn no_such_port(decoder: &mut Decoder<'_>, at: &PathValue<'_>, ports: &[Port]) {
     let shown = match &at.node.value {
         YamlValue::Scalar { text, .. } => quote(text),
         _ => String::new(),
@@ -255,80 +291,15 @@ fn no_such_port(decoder: &mut Decoder<'_>, at: &PathValue<'_>, ports: &[Port]) {
             None => port.container_port.to_string(),
         })
         .collect();
+    let hint = match known.is_empty() {
+        true => "neither this file nor workload.kat has spec.ports".to_owned(),
+        false => format!("the ports are {}", quote(&known.join(", "))),
+    };
     decoder.soft(
         Class::CrossFile,
         at.node.span,
         &at.path,
         format!("no port of spec.ports is `{shown}`"),
-        Some(format!("the ports are {}", quote(&known.join(", ")))),
+        Some(hint),
     );
-}
-
-fn ingress(
-    decoder: &mut Decoder<'_>,
-    at: &PathValue<'_>,
-    ports: Option<&[Port]>,
-    seen: &mut BTreeMap<String, u32>,
-) -> Option<Ingress> {
-    let mut fields = decoder.mapping(at)?;
-    let host = fields.required(decoder, "host", |decoder, at| {
-        decoder.checked(at, check::host)
-    });
-    let path = fields
-        .optional(decoder, "path", |decoder, at| {
-            decoder.checked(at, check::url_path)
-        })
-        .unwrap_or_else(|| "/".to_owned());
-    let service_port_name = fields.optional(decoder, "servicePortName", |decoder, at| {
-        let name = decoder.checked(at, check::port_name)?;
-        if let Some(ports) = ports
-            && !ports.iter().any(|port| port.name.as_ref() == Some(&name))
-        {
-            no_such_port(decoder, at, ports);
-        }
-        Some(name)
-    });
-    let service_port = fields.optional(decoder, "servicePort", |decoder, at| {
-        let number = decoder.integer(at)?;
-        if let Some(ports) = ports
-            && !ports.iter().any(|port| port.container_port == number)
-        {
-            no_such_port(decoder, at, ports);
-        }
-        Some(number)
-    });
-    if !fields.has("servicePortName") && !fields.has("servicePort") {
-        decoder.soft(
-            Class::Missing,
-            fields.head(),
-            &fields.path_of("servicePortName"),
-            "found neither servicePortName nor servicePort, expected one of them",
-            Some("such as `servicePortName: web`".to_owned()),
-        );
-    }
-    if let Some(host) = &host {
-        let line = fields.span_of("host").start.line;
-        if let Some(first) = seen.insert(format!("{host}{path}"), line) {
-            decoder.soft(
-                Class::Duplicate,
-                fields.span_of("host"),
-                &fields.path_of("host"),
-                format!(
-                    "`{}{}` is written twice, first in line {first}",
-                    quote(host),
-                    quote(&path)
-                ),
-                None,
-            );
-        }
-    }
-    let tls = fields.optional(decoder, "tls", Decoder::boolean);
-    fields.finish(decoder);
-    Some(Ingress {
-        host: host?,
-        path,
-        service_port_name,
-        service_port,
-        tls: tls.unwrap_or_default(),
-    })
 }

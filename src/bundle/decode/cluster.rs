@@ -1,6 +1,9 @@
 //! `cluster.kat` (RFC001-KAT 3.9) and `/etc/kat/agent.yaml`.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use ipnet::Ipv4Net;
 
@@ -10,8 +13,8 @@ use crate::{
     diagnostic::{Class, quote},
 };
 use kat_types::resource::{
-    AgentConfig, Bytes, ClusterConfiguration, ClusterMetadata, ClusterSpec, KeptImageTimes,
-    PortRange,
+    AcmeAccount, AcmeSettings, AcmeZone, AgentConfig, Bytes, ClusterConfiguration, ClusterMetadata,
+    ClusterSpec, DnsUpdate, IngressSettings, KeptImageTimes, PortRange, TsigKey, VirtualAddress,
 };
 
 /// A document of kind ClusterConfiguration.
@@ -61,6 +64,13 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ClusterSpec> {
     let agent_tick_seconds = fields.optional(decoder, "agentTickSeconds", Decoder::integer);
     let node_loss = fields.optional(decoder, "nodeLossTimeoutSeconds", Decoder::integer);
     let mtu = fields.optional(decoder, "mtu", Decoder::integer);
+    let isolation = fields.optional(decoder, "isolation", Decoder::word);
+    let ingress = fields.optional(decoder, "ingress", ingress);
+    let acme = fields.optional(decoder, "acme", acme);
+    let mut seen = BTreeMap::new();
+    let virtual_addresses = fields.optional(decoder, "virtualAddresses", |decoder, at| {
+        decoder.list(at, |decoder, at| virtual_address(decoder, at, &mut seen))
+    });
     let spec = ClusterSpec {
         cluster_cidr: cluster_cidr.unwrap_or(default.cluster_cidr),
         service_cidr: service_cidr.unwrap_or(default.service_cidr),
@@ -78,6 +88,10 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ClusterSpec> {
         agent_tick_seconds: agent_tick_seconds.unwrap_or(default.agent_tick_seconds),
         node_loss_timeout_seconds: node_loss.unwrap_or(default.node_loss_timeout_seconds),
         mtu: mtu.unwrap_or(default.mtu),
+        isolation: isolation.unwrap_or_default(),
+        ingress: ingress.unwrap_or_default(),
+        acme: acme.unwrap_or_default(),
+        virtual_addresses: virtual_addresses.unwrap_or_default(),
     };
     if let (Some(cluster), Some(service)) = (cluster_cidr, service_cidr) {
         networks(decoder, &fields, cluster, service, spec.node_subnet_bits);
@@ -102,6 +116,144 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ClusterSpec> {
     }
     fields.finish(decoder);
     Some(spec)
+}
+
+fn ingress(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<IngressSettings> {
+    let sources =
+        |decoder: &mut Decoder<'_>, at: &PathValue<'_>| decoder.distinct(at, check::source_range);
+    let mut settings = IngressSettings::default();
+    let mut fields = decoder.mapping(at)?;
+    fields.fill(decoder, "enabled", &mut settings.enabled, Decoder::boolean);
+    fields.fill(
+        decoder,
+        "trustedProxies",
+        &mut settings.trusted_proxies,
+        sources,
+    );
+    let from = &mut settings.proxy_protocol_from;
+    fields.fill(decoder, "proxyProtocolFrom", from, sources);
+    settings.internal_domains = fields.optional(decoder, "internalDomains", |decoder, at| {
+        decoder.distinct(at, check::domain)
+    });
+    let access_log = &mut settings.access_log;
+    fields.fill(decoder, "accessLog", access_log, Decoder::boolean);
+    fields.finish(decoder);
+    Some(settings)
+}
+
+fn acme(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<AcmeSettings> {
+    let mut fields = decoder.mapping(at)?;
+    let directory = fields.optional(decoder, "directory", |decoder, at| {
+        decoder.checked(at, check::https_url)
+    });
+    let email = fields.optional(decoder, "email", |decoder, at| {
+        decoder.checked(at, check::email)
+    });
+    let agree_to_terms = fields.optional(decoder, "agreeToTerms", Decoder::boolean);
+    let eab = fields.optional(decoder, "eab", |decoder, at| {
+        let secret = secret(decoder, at)?;
+        Some(AcmeAccount { secret })
+    });
+    let profile = fields.optional(decoder, "profile", |decoder, at| {
+        decoder.checked(at, check::one_line)
+    });
+    let mut seen = BTreeMap::new();
+    let dns = fields.optional(decoder, "dns", |decoder, at| {
+        decoder.list(at, |decoder, at| acme_zone(decoder, at, &mut seen))
+    });
+    fields.finish(decoder);
+    Some(AcmeSettings {
+        directory,
+        email,
+        agree_to_terms: agree_to_terms.unwrap_or_default(),
+        eab,
+        profile: profile.unwrap_or_default(),
+        dns: dns.unwrap_or_default(),
+    })
+}
+
+/// The name of a secret, the only field of a mapping.
+fn secret(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<String> {
+    let mut fields = decoder.mapping(at)?;
+    let secret = fields.required(decoder, "secret", |decoder, at| {
+        decoder.checked(at, check::label)
+    });
+    fields.finish(decoder);
+    secret
+}
+
+fn acme_zone(
+    decoder: &mut Decoder<'_>,
+    at: &PathValue<'_>,
+    seen: &mut BTreeMap<String, u32>,
+) -> Option<AcmeZone> {
+    let mut fields = decoder.mapping(at)?;
+    let zone = fields.required(decoder, "zone", |decoder, at| {
+        let zone = decoder.checked(at, check::domain)?;
+        decoder.once(at, &zone, seen);
+        Some(zone)
+    });
+    let rfc2136 = fields.optional(decoder, "rfc2136", |decoder, at| {
+        let mut fields = decoder.mapping(at)?;
+        let server = fields.required(decoder, "server", |decoder, at| {
+            decoder.checked(at, check::server)
+        });
+        let tsig = fields.required(decoder, "tsig", secret);
+        fields.finish(decoder);
+        Some(DnsUpdate {
+            server: server?,
+            tsig: TsigKey { secret: tsig? },
+        })
+    });
+    let hook = fields.optional(decoder, "hook", |decoder, at| {
+        decoder.checked(at, check::label)
+    });
+    match (fields.has("rfc2136"), fields.has("hook")) {
+        (true, true) => decoder.soft(
+            Class::Shape,
+            fields.span_of("hook"),
+            &fields.path_of("hook"),
+            "found both rfc2136 and hook, expected exactly one of them",
+            Some("leave one of them out".to_owned()),
+        ),
+        (false, false) => decoder.soft(
+            Class::Missing,
+            fields.head(),
+            &at.path,
+            "found neither rfc2136 nor hook, expected exactly one of them",
+            Some("such as `hook: own-dns`".to_owned()),
+        ),
+        _ => {}
+    }
+    fields.finish(decoder);
+    Some(AcmeZone {
+        zone: zone?,
+        rfc2136,
+        hook,
+    })
+}
+
+fn virtual_address(
+    decoder: &mut Decoder<'_>,
+    at: &PathValue<'_>,
+    seen: &mut BTreeMap<String, u32>,
+) -> Option<VirtualAddress> {
+    let mut fields = decoder.mapping(at)?;
+    let address = fields.required(decoder, "address", |decoder, at| {
+        let address = decoder.checked(at, check::address_of_network)?;
+        decoder.once(at, &address, seen);
+        Some(address)
+    });
+    let interface = fields.optional(decoder, "interface", |decoder, at| {
+        decoder.checked(at, check::interface)
+    });
+    let on_leader_loss = fields.optional(decoder, "onLeaderLoss", Decoder::word);
+    fields.finish(decoder);
+    Some(VirtualAddress {
+        address: address?,
+        interface: interface.unwrap_or_else(|| "auto".to_owned()),
+        on_leader_loss: on_leader_loss.unwrap_or_default(),
+    })
 }
 
 /// A range of IPv4 addresses, its host bits cleared.
@@ -256,6 +408,9 @@ pub(crate) fn agent_config(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Opt
     let disk_free = fields.optional(decoder, "diskFree", |decoder, at| {
         decoder.size(at, Bytes(0))
     });
+    let machine_access_allow = fields.optional(decoder, "machineAccessAllow", |decoder, at| {
+        decoder.distinct(at, check::machine_access)
+    });
     fields.finish(decoder);
     Some(AgentConfig {
         reserved: reserved.unwrap_or_default(),
@@ -273,6 +428,7 @@ pub(crate) fn agent_config(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Opt
         endpoints: endpoints.unwrap_or_default(),
         images: images.unwrap_or_default(),
         disk_free,
+        machine_access_allow: machine_access_allow.unwrap_or_default(),
     })
 }
 

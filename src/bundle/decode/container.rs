@@ -78,16 +78,21 @@ pub(super) fn other_containers(
     Some(found)
 }
 
+/// A container of which nothing is written.
+pub(super) fn no_settings() -> Container {
+    Container {
+        drain_seconds: 5,
+        termination_grace_seconds: 10,
+        ..Container::default()
+    }
+}
+
 fn decoded(
     decoder: &mut Decoder<'_>,
     mut fields: Fields<'_>,
     volumes: &[String],
 ) -> Option<Container> {
-    let mut container = Container {
-        drain_seconds: 5,
-        termination_grace_seconds: 10,
-        ..Container::default()
-    };
+    let mut container = no_settings();
     let one = &mut container;
     one.name = fields.optional(decoder, "name", |decoder, at| {
         decoder.checked(at, check::label)
@@ -344,7 +349,7 @@ fn requests(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ResourceLis
     })
 }
 
-fn amounts(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ResourceList> {
+pub(super) fn amounts(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ResourceList> {
     let mut fields = decoder.mapping(at)?;
     let (cpu, memory) = processor_and_memory(decoder, &mut fields);
     fields.finish(decoder);

@@ -7,6 +7,7 @@
 mod balancer;
 mod cluster;
 mod container;
+mod ingress;
 pub(crate) mod job_build_namespace;
 mod scalars;
 mod words;
@@ -24,6 +25,7 @@ use super::{
 pub(super) use crate::decode::job_build_namespace::{build, job, namespace};
 pub(super) use balancer::load_balancer;
 pub(super) use cluster::{agent_config, cluster};
+pub(super) use ingress::route;
 pub(super) use words::EnumWord;
 pub(super) use workload::workload;
 
@@ -223,6 +225,12 @@ impl<'n> Fields<'n> {
         self.entries.iter().any(|entry| entry.key == name)
     }
 
+    /// The names of the fields that are written and were read.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        let read = self.asked.iter().copied();
+        read.filter(move |name| self.has(name))
+    }
+
     /// Position of the mapping.
     pub(super) fn head(&self) -> Span {
         self.head
@@ -259,6 +267,21 @@ impl<'n> Fields<'n> {
     ) {
         if let Some(value) = self.optional(decoder, name, decode) {
             *place = value;
+        }
+    }
+
+    /// A field that has a value even if it is not written; `None` if a written value could not be
+    /// decoded.
+    pub(super) fn defaulted<'d, T>(
+        &mut self,
+        decoder: &mut Decoder<'d>,
+        name: &'static str,
+        default: impl FnOnce() -> T,
+        decode: impl FnOnce(&mut Decoder<'d>, &PathValue<'n>) -> Option<T>,
+    ) -> Option<T> {
+        match self.get(name) {
+            Some(at) => decode(decoder, &at),
+            None => Some(default()),
         }
     }
 

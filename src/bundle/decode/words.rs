@@ -1,9 +1,10 @@
 //! The words of every field that is limited to certain words.
 
 use kat_types::resource::{
-    ConcurrencyPolicy, EnsureType, GpuDriver, ImagePullPolicy, OnNodeLoss, OnPartition, Protocol,
-    ReclaimPolicy, RestartCondition, TaintEffect, TolerationOperator, UpdateStrategyType,
-    WorkloadType,
+    CatchUp, ConcurrencyPolicy, EnsureType, GpuDriver, HostPortOn, ImagePullPolicy, Isolation,
+    NamespaceIsolation, OnLeaderLoss, OnNodeLoss, OnPartition, OnStartTimeout, PlainHttp, Protocol,
+    ProxyProtocol, ReclaimPolicy, RestartCondition, StartCondition, TaintEffect, TlsIssuer,
+    TolerationOperator, UpdateStrategyType, UpstreamProtocol, WorkloadType,
 };
 
 /// A type with a word for each of its values.
@@ -39,5 +40,16 @@ words! {
     }
     ReclaimPolicy { "Retain" => Retain, "Delete" => Delete }
     Protocol { "TCP" => Tcp, "UDP" => Udp }
+    HostPortOn { "instances" => Instances, "ingress" => Ingress }
+    StartCondition { "Started" => Started, "Healthy" => Healthy, "Completed" => Completed }
+    OnStartTimeout { "wait" => Wait, "start" => Start }
+    TlsIssuer { "acme" => Acme, "internal" => Internal }
+    PlainHttp { "redirect" => Redirect, "serve" => Serve }
+    UpstreamProtocol { "http" => Http, "h2c" => H2c }
+    ProxyProtocol { "none" => None, "v1" => V1, "v2" => V2 }
+    CatchUp { "None" => None, "Last" => Last, "All" => All }
+    NamespaceIsolation { "Private" => Private, "Shared" => Shared }
+    Isolation { "None" => None, "Audit" => Audit, "Namespaces" => Namespaces }
+    OnLeaderLoss { "keep" => Keep, "release" => Release }
     ConcurrencyPolicy { "Forbid" => Forbid, "Allow" => Allow, "Replace" => Replace }
 }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use super::{
     Decoder, Fields, PathValue,
-    container::{container, other_containers},
+    balancer::ports,
+    container::{container, no_settings, other_containers},
 };
 use crate::{check, diagnostic::Class, yaml::YamlValue};
 use kat_types::resource::{
     GitSource, HostMount, MaxSurge, RestartCondition, RestartPolicy, RollingUpdate, SecretVolume,
-    SimpleClusterStorage, Source, Spread, TmpfsVolume, Toleration, TolerationOperator,
+    SimpleClusterStorage, Source, Spread, StartAfter, TmpfsVolume, Toleration, TolerationOperator,
     UpdateStrategy, Volume, Workload, WorkloadMetadata, WorkloadSpec, WorkloadType,
     default_namespace,
 };
@@ -55,16 +56,25 @@ pub(super) fn labels(
 
 fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
     let mut fields = decoder.mapping(at)?;
-    let kind = fields.required(decoder, "type", Decoder::word);
+    let kind = fields.defaulted(decoder, "type", || WorkloadType::Service, Decoder::word);
     let source = fields.required(decoder, "source", source);
-    let replicas = fields.optional(decoder, "replicas", Decoder::integer);
+    let mut replicas = fields.optional(decoder, "replicas", Decoder::integer);
     if kind == Some(WorkloadType::Service) && !fields.has("replicas") {
-        fields.missing(decoder, "replicas");
+        replicas = Some(1);
     }
-    let update_strategy = fields.optional(decoder, "updateStrategy", update_strategy);
-    let restart_policy = fields.required(decoder, "restartPolicy", restart_policy);
+    let update_strategy = fields.optional(decoder, "updateStrategy", |decoder, at| {
+        update_strategy(decoder, at, kind)
+    });
+    let usual = match kind {
+        Some(WorkloadType::Job) => RestartCondition::Never,
+        Some(WorkloadType::Service | WorkloadType::DaemonService) | None => {
+            RestartCondition::Always
+        }
+    };
+    let usual = || RestartPolicy::new(usual);
+    let restart_policy = fields.defaulted(decoder, "restartPolicy", usual, restart_policy);
     if kind == Some(WorkloadType::Job) {
-        job_rules(decoder, &fields, restart_policy.as_ref());
+        job_rules(decoder, &mut fields, restart_policy.as_ref());
     }
     let on_node_loss = fields.optional(decoder, "onNodeLoss", Decoder::word);
     let on_partition = fields.optional(decoder, "onPartition", Decoder::word);
@@ -80,7 +90,7 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
     let volumes = fields.optional(decoder, "volumes", volumes);
     let names = declared_names(&mut fields);
     let mut called = BTreeMap::new();
-    let main = fields.required(decoder, "container", |decoder, at| {
+    let main = fields.defaulted(decoder, "container", no_settings, |decoder, at| {
         let main = container(decoder, at, &names)?;
         if let Some(name) = &main.name {
             called.insert(name.clone(), at.node.span.start.line);
@@ -92,6 +102,11 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
     };
     let init_containers = fields.optional(decoder, "initContainers", &mut list);
     let sidecars = fields.optional(decoder, "sidecars", &mut list);
+    let ports = fields.optional(decoder, "ports", ports);
+    let start_after = fields.optional(decoder, "startAfter", start_after);
+    let machine_access = fields.optional(decoder, "machineAccess", |decoder, at| {
+        decoder.distinct(at, check::machine_access)
+    });
     fields.finish(decoder);
     Some(WorkloadSpec {
         kind: kind?,
@@ -110,6 +125,9 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
         init_containers: init_containers.unwrap_or_default(),
         sidecars: sidecars.unwrap_or_default(),
         volumes: volumes.unwrap_or_default(),
+        ports: ports.unwrap_or_default(),
+        start_after: start_after.unwrap_or_default(),
+        machine_access: machine_access.unwrap_or_default(),
     })
 }
 
@@ -136,13 +154,19 @@ fn declared_names(fields: &mut Fields<'_>) -> Vec<String> {
 }
 
 /// Refuses fields that can't be combined with a Job (RFC001-KAT 3.2 and 4.8).
-fn job_rules(decoder: &mut Decoder<'_>, fields: &Fields<'_>, policy: Option<&RestartPolicy>) {
+fn job_rules(decoder: &mut Decoder<'_>, fields: &mut Fields<'_>, policy: Option<&RestartPolicy>) {
     if policy.is_some_and(|policy| policy.condition == RestartCondition::Always) {
-        let place = fields.span_of("restartPolicy");
+        let at = fields.get("restartPolicy");
+        let alone = at.is_some_and(|at| matches!(at.node.value, YamlValue::Scalar { .. }));
+        let path = fields.path_of("restartPolicy");
         decoder.soft(
             Class::CrossFile,
-            place,
-            &format!("{}.condition", fields.path_of("restartPolicy")),
+            fields.span_of("restartPolicy"),
+            &if alone {
+                path
+            } else {
+                format!("{path}.condition")
+            },
             "a Job ends, and its restart policy can't be Always",
             Some("write Never or MaxCount".to_owned()),
         );
@@ -223,16 +247,23 @@ fn git(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<GitSource> {
     })
 }
 
-fn update_strategy(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<UpdateStrategy> {
+fn update_strategy(
+    decoder: &mut Decoder<'_>,
+    at: &PathValue<'_>,
+    workload: Option<WorkloadType>,
+) -> Option<UpdateStrategy> {
     let default = UpdateStrategy::default();
     let mut fields = decoder.mapping(at)?;
     let kind = fields.optional(decoder, "type", Decoder::word);
     let rolling = fields.optional(decoder, "rolling", |decoder, at| {
         let mut fields = decoder.mapping(at)?;
         let max_surge = fields.optional(decoder, "maxSurge", max_surge);
+        let max_unavailable = fields.optional(decoder, "maxUnavailable", self::max_surge);
+        rolling_rules(decoder, &fields, workload, max_surge);
         fields.finish(decoder);
         Some(RollingUpdate {
             max_surge: max_surge.unwrap_or_default(),
+            max_unavailable: max_unavailable.unwrap_or_default(),
         })
     });
     let deadline = fields.optional(decoder, "progressDeadlineSeconds", Decoder::integer);
@@ -244,6 +275,40 @@ fn update_strategy(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Upda
         progress_deadline_seconds: deadline.unwrap_or(default.progress_deadline_seconds),
         auto_rollback: auto_rollback.unwrap_or(default.auto_rollback),
     })
+}
+
+/// Refuses what a rolling update of the workload's type does not have.
+fn rolling_rules(
+    decoder: &mut Decoder<'_>,
+    fields: &Fields<'_>,
+    workload: Option<WorkloadType>,
+    max_surge: Option<MaxSurge>,
+) {
+    let is_daemon = match workload {
+        Some(WorkloadType::DaemonService) => true,
+        Some(WorkloadType::Service) => false,
+        // A Job has no updateStrategy at all, which is told once.
+        Some(WorkloadType::Job) | None => return,
+    };
+    let mut refuse = |name: &str, message: &str, hint: &str| {
+        decoder.soft(
+            Class::CrossFile,
+            fields.span_of(name),
+            &fields.path_of(name),
+            message,
+            Some(hint.to_owned()),
+        );
+    };
+    if fields.has("maxUnavailable") && !is_daemon {
+        let message = "maxUnavailable is used only with type DaemonService";
+        refuse("maxUnavailable", message, "leave it out, or write maxSurge");
+    }
+    let fits = matches!(max_surge, None | Some(MaxSurge::Count(0 | 1)));
+    if is_daemon && !fits {
+        let message =
+            "a DaemonService has one instance on each machine, expected a maxSurge of 0 or 1";
+        refuse("maxSurge", message, "write 0, or 1");
+    }
 }
 
 /// A number, or a percentage up to 100.
@@ -272,16 +337,21 @@ fn max_surge(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<MaxSurge> 
     }
 }
 
+/// A mapping, or its condition alone.
 fn restart_policy(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<RestartPolicy> {
+    if matches!(at.node.value, YamlValue::Scalar { .. }) && !at.node.is_null() {
+        return decoder.word(at).map(RestartPolicy::new);
+    }
     let mut fields = decoder.mapping(at)?;
     let condition = fields.required(decoder, "condition", Decoder::word);
     let max_restarts = fields.optional(decoder, "maxRestarts", Decoder::integer);
     let reset_seconds = fields.optional(decoder, "resetSeconds", Decoder::integer);
     fields.finish(decoder);
+    let default = RestartPolicy::new(condition?);
     Some(RestartPolicy {
-        condition: condition?,
-        max_restarts: max_restarts.unwrap_or(5),
-        reset_seconds: reset_seconds.unwrap_or(3600),
+        max_restarts: max_restarts.unwrap_or(default.max_restarts),
+        reset_seconds: reset_seconds.unwrap_or(default.reset_seconds),
+        ..default
     })
 }
 
@@ -291,10 +361,35 @@ fn spread(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Spread> {
         decoder.checked(at, check::label_key)
     });
     let required = fields.optional(decoder, "required", Decoder::boolean);
+    let max_per_domain = fields.optional(decoder, "maxPerDomain", Decoder::integer);
     fields.finish(decoder);
     Some(Spread {
         topology_key: topology_key?,
         required: required.unwrap_or_default(),
+        max_per_domain,
+    })
+}
+
+/// Workloads that have to be there before this one starts, each once.
+fn start_after(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Vec<StartAfter>> {
+    let mut seen = BTreeMap::new();
+    decoder.list(at, |decoder, at| {
+        let mut fields = decoder.mapping(at)?;
+        let workload = fields.required(decoder, "workload", |decoder, at| {
+            let name = decoder.checked(at, check::label)?;
+            decoder.once(at, &name, &mut seen);
+            Some(name)
+        });
+        let condition = fields.optional(decoder, "condition", Decoder::word);
+        let seconds = fields.defaulted(decoder, "timeoutSeconds", || 600, Decoder::integer);
+        let on_timeout = fields.optional(decoder, "onTimeout", Decoder::word);
+        fields.finish(decoder);
+        Some(StartAfter {
+            workload: workload?,
+            condition: condition.unwrap_or_default(),
+            timeout_seconds: seconds?,
+            on_timeout: on_timeout.unwrap_or_default(),
+        })
     })
 }
 

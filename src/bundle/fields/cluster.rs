@@ -2,7 +2,9 @@
 
 use super::{
     API_VERSION, Field,
-    FieldType::{self, Boolean, Cidr, Integer, Mapping, Processor, Size, Text, TextList, Word},
+    FieldType::{
+        self, Boolean, Cidr, Integer, List, Mapping, Processor, Size, Text, TextList, Word,
+    },
 };
 use crate::kind::DocumentKind;
 
@@ -55,6 +57,31 @@ pub(super) const FIELDS: &[Field] = &[
     cluster("spec.agentTickSeconds", Integer(1, 3600), "5", "seconds between heartbeats").default("15"),
     cluster("spec.nodeLossTimeoutSeconds", Integer(3, 86_400), "90", "seconds without a heartbeat after which a machine is NotReady; at least three times agentTickSeconds").default("60"),
     cluster("spec.mtu", Integer(1280, 9000), "1380", "MTU of the overlay").default("1420"),
+    cluster("spec.isolation", Word(&["None", "Audit", "Namespaces"]), "Namespaces", "whether workloads reach those of other namespaces: None (they do), Audit (they do, and what Namespaces would refuse is listed) or Namespaces (they do not, unless allowed)").default("None").effective_for(&["None"]),
+    cluster("spec.ingress", Mapping, "{accessLog: true}", "settings of the ingress").not_yet(),
+    cluster("spec.ingress.enabled", Boolean, "false", "serve routes").default("true").not_yet(),
+    cluster("spec.ingress.trustedProxies", TextList, "[192.0.2.0/24]", "addresses or ranges whose X-Forwarded-For is believed").default("[]").not_yet(),
+    cluster("spec.ingress.proxyProtocolFrom", TextList, "[192.0.2.1]", "addresses or ranges that must send a PROXY header").default("[]").not_yet(),
+    cluster("spec.ingress.internalDomains", TextList, "[example.lan]", "domains whose certificates KAT's own authority issues; default: the cluster's domain, local, lan, internal, home.arpa and test").not_yet(),
+    cluster("spec.ingress.accessLog", Boolean, "true", "log each request").default("false").not_yet(),
+    cluster("spec.acme", Mapping, "{agreeToTerms: true}", "certificates by ACME").not_yet(),
+    cluster("spec.acme.directory", Text, "https://acme.example.org/directory", "URL of the server's directory").not_yet(),
+    cluster("spec.acme.email", Text, "admin@example.org", "address for the server's messages").not_yet(),
+    cluster("spec.acme.agreeToTerms", Boolean, "true", "agree to the server's terms; without it no certificate is ordered").default("false").not_yet(),
+    cluster("spec.acme.eab", Mapping, "{secret: acme-eab}", "account of the server's operator").not_yet(),
+    cluster("spec.acme.eab.secret", Text, "acme-eab", "secret of the namespace kat-core").required().not_yet(),
+    cluster("spec.acme.profile", Text, "shortlived", "profile of the certificates").default("\"\"").not_yet(),
+    cluster("spec.acme.dns", List, "[{zone: example.org, hook: other}]", "how names are proved by DNS").default("[]").not_yet(),
+    cluster("spec.acme.dns[].zone", Text, "example.org", "the zone").required().not_yet(),
+    cluster("spec.acme.dns[].rfc2136", Mapping, "{server: ns1.example.org, tsig: {secret: dns-key}}", "by updates of the zone's server (RFC 2136); exactly one of rfc2136 and hook").not_yet(),
+    cluster("spec.acme.dns[].rfc2136.server", Text, "ns1.example.org", "host of the server, with or without a port").required().not_yet(),
+    cluster("spec.acme.dns[].rfc2136.tsig", Mapping, "{secret: dns-key}", "key of the updates").required().not_yet(),
+    cluster("spec.acme.dns[].rfc2136.tsig.secret", Text, "dns-key", "secret of the namespace kat-core").required().not_yet(),
+    cluster("spec.acme.dns[].hook", Text, "own-dns", "by a program in /etc/kat/dns-hooks of this name").not_yet(),
+    cluster("spec.virtualAddresses", List, "[{address: 192.0.2.9/24}]", "addresses that one of the machines has").default("[]").not_yet(),
+    cluster("spec.virtualAddresses[].address", Text, "192.0.2.9/24", "address with the prefix of its network").required().not_yet(),
+    cluster("spec.virtualAddresses[].interface", Text, "eth0", "the machines' interface; auto selects the one with the network").default("auto").not_yet(),
+    cluster("spec.virtualAddresses[].onLeaderLoss", Word(&["keep", "release"]), "release", "what the holder does while there is no leader").default("keep").not_yet(),
 
     agent("reserved", Mapping, "{cpu: 100m}", "resources that are reserved for the machine and not given to workloads"),
     agent("reserved.cpu", Processor, "200m", "processor time"),
@@ -75,4 +102,5 @@ pub(super) const FIELDS: &[Field] = &[
     agent("images.oldHours", Integer(0, 87_600), "48", "hours for which an image of a version that is neither running nor the last good one is kept").default("24"),
     agent("diskFree", Size, "5Gi", "free space required on each file system that KAT writes to; with less, no new instance is placed on this machine; default: a tenth of the file system, at most 10Gi; 0 disables the check"),
     agent("endpoints", TextList, "[\"home.example.org:51820\"]", "host:port at which other machines reach WireGuard on this machine").default("[]"),
+    agent("machineAccessAllow", TextList, "[api]", "what of the machine containers may ask: api, metadata; default: nothing").default("[]").not_yet(),
 ];

@@ -1,25 +1,13 @@
-//! The fields of `VirtualLoadBalancer.kat`, `job.kat`, `build.kat` and `namespace.kat`.
+//! The fields of `job.kat`, `build.kat`, `namespace.kat` and `route.kat`.
 
 use super::{
     API_VERSION, Field,
-    FieldType::{self, Boolean, Integer, IntegerOr, List, Mapping, Text, TextList, TextMap, Word},
+    FieldType::{
+        self, Boolean, BooleanOrMapping, Integer, IntegerOr, Mapping, Processor, Size, Text,
+        TextList, TextMap, Word,
+    },
 };
 use crate::kind::DocumentKind;
-
-const fn balancer(
-    path: &'static str,
-    value: FieldType,
-    example: &'static str,
-    description: &'static str,
-) -> Field {
-    Field::new(
-        DocumentKind::VirtualLoadBalancer,
-        path,
-        value,
-        example,
-        description,
-    )
-}
 
 const fn job(
     path: &'static str,
@@ -60,55 +48,39 @@ const fn namespace(
     Field::new(DocumentKind::Namespace, path, value, example, description)
 }
 
+const fn route(
+    path: &'static str,
+    value: FieldType,
+    example: &'static str,
+    description: &'static str,
+) -> Field {
+    Field::new(DocumentKind::Route, path, value, example, description)
+}
+
+/// Most objects of a quota.
+const MOST: u64 = 1_000_000;
 /// Seconds of a year.
 const YEAR: u64 = 31_536_000;
-const PORT: FieldType = Integer(1, 65_535);
-const PORT_REFERENCE: FieldType = IntegerOr(1, 65_535, "the name of a port");
 
 #[rustfmt::skip]
 pub(crate) const FIELDS: &[Field] = &[
-    balancer("apiVersion", Word(API_VERSION), "kat.dws.rip/v1alpha1", "version of the schema").required().identity(),
-    balancer("kind", Word(&["VirtualLoadBalancer"]), "VirtualLoadBalancer", "kind of the document").required().identity(),
-    balancer("spec", Mapping, "{ports: [{containerPort: 8080}]}", "desired state").required(),
-    balancer("spec.ports", List, "[{name: web, containerPort: 8080}]", "ports of the container; at least one").required(),
-    balancer("spec.ports[].name", Text, "web", "name to which ingress and health checks refer"),
-    balancer("spec.ports[].containerPort", PORT, "8081", "port that the program listens on").required(),
-    balancer("spec.ports[].protocol", Word(&["TCP", "UDP"]), "UDP", "transport protocol").default("TCP"),
-    balancer("spec.ports[].hostPort", IntegerOr(1, 65_535, "auto"), "80", "port of each machine with an instance, forwarded to this port; auto selects one of 30000 to 32767"),
-    balancer("spec.healthCheck", Mapping, "{tcp: {port: 8080}}", "probe of each instance: exactly one of exec, http and tcp; without a probe a running instance is healthy"),
-    balancer("spec.healthCheck.exec", Mapping, "{command: [/bin/check]}", "a command in the container; exit code 0 is healthy"),
-    balancer("spec.healthCheck.exec.command", TextList, "[/bin/other]", "the command and its arguments").required(),
-    balancer("spec.healthCheck.http", Mapping, "{path: /healthz, port: 8080}", "an HTTP request; 200 to 399 is healthy"),
-    balancer("spec.healthCheck.http.path", Text, "/healthz", "path and query").required(),
-    balancer("spec.healthCheck.http.port", PORT_REFERENCE, "8080", "name or number of a port").required(),
-    balancer("spec.healthCheck.tcp", Mapping, "{port: 8080}", "a TCP connection; an accepted connection is healthy"),
-    balancer("spec.healthCheck.tcp.port", PORT_REFERENCE, "8080", "name or number of a port").required(),
-    balancer("spec.healthCheck.initialDelaySeconds", Integer(0, 3600), "5", "seconds before the first probe").default("0"),
-    balancer("spec.healthCheck.periodSeconds", Integer(1, 3600), "30", "seconds between two probes").default("10"),
-    balancer("spec.healthCheck.timeoutSeconds", Integer(1, 3600), "3", "seconds after which a probe fails").default("1"),
-    balancer("spec.healthCheck.successThreshold", Integer(1, 100), "2", "consecutive successes after which an instance is healthy").default("1"),
-    balancer("spec.healthCheck.failureThreshold", Integer(1, 100), "5", "consecutive failures after which an instance is unhealthy").default("3"),
-    balancer("spec.healthCheck.restartOnUnhealthy", Boolean, "true", "restart an unhealthy instance").default("false"),
-    balancer("spec.headless", Boolean, "true", "DNS answers with the addresses of the instances instead of a service address").default("false"),
-    balancer("spec.ingress", List, "[{host: web.example.org, servicePort: 8080}]", "routes of HTTP requests from outside the cluster").default("[]").not_yet(),
-    balancer("spec.ingress[].host", Text, "web.example.org", "host name of the request").required().not_yet(),
-    balancer("spec.ingress[].path", Text, "/shop", "prefix of the path").default("/").not_yet(),
-    balancer("spec.ingress[].servicePortName", Text, "web", "name of a port of spec.ports").not_yet(),
-    balancer("spec.ingress[].servicePort", PORT, "8080", "number of a port of spec.ports; takes precedence over servicePortName").not_yet(),
-    balancer("spec.ingress[].tls", Boolean, "true", "serve HTTPS with a certificate").default("false").not_yet(),
-
     job("apiVersion", Word(API_VERSION), "kat.dws.rip/v1alpha1", "version of the schema").required().identity(),
     job("kind", Word(&["JobDefinition"]), "JobDefinition", "kind of the document").required().identity(),
     job("spec", Mapping, "{}", "desired state").required(),
-    job("spec.schedule", Text, "\"*/5 * * * *\"", "cron expression with five fields; without it the Job runs once when it is applied").not_yet(),
+    job("spec.schedule", Text, "\"*/5 * * * *\"", "cron expression with five fields, or @hourly, @daily, @weekly, @monthly or @yearly; without it the Job runs once when it is applied").not_yet(),
     job("spec.timeZone", Text, "Europe/Berlin", "time zone of the schedule").default("UTC").not_yet(),
     job("spec.concurrencyPolicy", Word(&["Forbid", "Allow", "Replace"]), "Allow", "what happens when a run is due while another run is active").default("Forbid").not_yet(),
     job("spec.startingDeadlineSeconds", Integer(1, YEAR), "300", "seconds after its scheduled time within which a run may start").not_yet(),
     job("spec.suspend", Boolean, "true", "start no runs").default("false").not_yet(),
-    job("spec.completions", Integer(1, 10_000), "2", "instances that must succeed").default("1").not_yet(),
+    job("spec.catchUp", Word(&["None", "Last", "All"]), "None", "which missed runs that are younger than startingDeadlineSeconds are made up for: None, Last or All (at most 100)").default("Last").not_yet(),
+    job("spec.jitterSeconds", Integer(0, 86_400), "30", "longest delay of a run in seconds; each run of a Job has its own").default("0").not_yet(),
+    job("spec.completions", IntegerOr(1, 10_000, "PerNode"), "2", "instances that must succeed; PerNode for one on each machine, where parallelism counts machines and backoffLimit applies to each machine").default("1").not_yet(),
     job("spec.parallelism", Integer(1, 1000), "2", "instances that run at the same time").default("1").not_yet(),
-    job("spec.activeDeadlineSeconds", Integer(1, YEAR), "600", "seconds after which a run is ended").not_yet(),
+    job("spec.activeDeadlineSeconds", Integer(1, YEAR), "600", "seconds after which a whole run is ended").not_yet(),
     job("spec.backoffLimit", Integer(0, 1000), "6", "failed instances before the Job fails").default("3").not_yet(),
+    job("spec.successfulHistory", Integer(0, 1000), "5", "successful runs that are kept").default("3").not_yet(),
+    job("spec.failedHistory", Integer(0, 1000), "5", "failed runs that are kept").default("1").not_yet(),
+    job("spec.ttlSecondsAfterFinished", Integer(0, YEAR), "86400", "seconds after its end at which a Job without schedule is deleted; default: never").not_yet(),
 
     build("apiVersion", Word(API_VERSION), "kat.dws.rip/v1alpha1", "version of the schema").required().identity(),
     build("kind", Word(&["BuildDefinition"]), "BuildDefinition", "kind of the document").required().identity(),
@@ -126,4 +98,32 @@ pub(crate) const FIELDS: &[Field] = &[
     namespace("metadata", Mapping, "{name: shop}", "name and labels").required().identity(),
     namespace("metadata.name", Text, "shop", "name: a DNS label of at most 40 characters; no top-level domain such as `dev`, and no word for a kind of object such as `node` or `volume`").required().identity(),
     namespace("metadata.labels", TextMap, "{team: shop}", "labels of your own").default("{}"),
+    namespace("spec", Mapping, "{isolation: Shared}", "settings of the namespace; administrators only").not_yet(),
+    namespace("spec.isolation", Word(&["Private", "Shared"]), "Shared", "who may reach its workloads: Private (its own workloads and those of allowNamespaces) or Shared (all workloads)").default("Private").not_yet(),
+    namespace("spec.allowNamespaces", TextList, "[monitoring]", "namespaces that may reach its workloads; \"*\" for all").default("[]").not_yet(),
+    namespace("spec.ingressHosts", TextList, "[\"*.shop.example.org\"]", "hosts that its routes may have; default: all").not_yet(),
+    namespace("spec.quota", Mapping, "{workloads: 20}", "quotas; one that is not written is not limited").not_yet(),
+    namespace("spec.quota.workloads", Integer(0, MOST), "20", "workloads").not_yet(),
+    namespace("spec.quota.instances", Integer(0, MOST), "50", "replicas of all workloads").not_yet(),
+    namespace("spec.quota.cpu", Processor, "4", "processor time that all instances request").not_yet(),
+    namespace("spec.quota.memory", Size, "8Gi", "memory that all instances request").not_yet(),
+    namespace("spec.quota.volumes", Integer(0, MOST), "10", "volumes that keep data, including those of deleted workloads").not_yet(),
+    namespace("spec.quota.secrets", Integer(0, MOST), "30", "secrets").not_yet(),
+    namespace("spec.quota.secretBytes", Size, "1Mi", "bytes of the values of all secrets").not_yet(),
+    namespace("spec.quota.fileBytes", Size, "8Mi", "bytes of the files of all workloads").not_yet(),
+    namespace("spec.quota.events", Integer(0, MOST), "500", "events that are kept").not_yet(),
+    namespace("spec.defaults", Mapping, "{requests: {cpu: 100m}}", "values for workloads that do not have them").not_yet(),
+    namespace("spec.defaults.requests", Mapping, "{cpu: 100m}", "requested resources").not_yet(),
+    namespace("spec.defaults.requests.cpu", Processor, "200m", "processor time").not_yet(),
+    namespace("spec.defaults.requests.memory", Size, "64Mi", "memory").not_yet(),
+
+    route("apiVersion", Word(API_VERSION), "kat.dws.rip/v1alpha1", "version of the schema").required().identity(),
+    route("kind", Word(&["Route"]), "Route", "kind of the document").required().identity(),
+    route("spec", Mapping, "{host: nas.example.org, to: \"http://192.0.2.5:5000\"}", "route to something outside KAT; administrators only").required().not_yet(),
+    route("spec.host", Text, "nas.example.org", "host name of the request; *. at its start stands for one label").required().not_yet(),
+    route("spec.path", Text, "/nas", "prefix of the path, in whole segments").default("/").not_yet(),
+    route("spec.to", Text, "http://192.0.2.5:5000", "URL to which requests are forwarded").required().not_yet(),
+    route("spec.tls", BooleanOrMapping, "{issuer: internal}", "serve HTTPS: true, or the source of the certificate, exactly one of issuer and secret").default("false").not_yet(),
+    route("spec.tls.issuer", Word(&["acme", "internal"]), "acme", "issuer of the certificate: acme (the cluster's ACME server) or internal (KAT's own authority)").not_yet(),
+    route("spec.tls.secret", Text, "nas-tls", "secret with the keys tls.crt and tls.key").not_yet(),
 ];

@@ -3,8 +3,10 @@
 //! The table gives the decoder its ranges, the defaults, the descriptions of the JSON Schema, and
 //! the fields that take effect. Tests compare it with the types and the decoder, field by field.
 
+mod balancer;
 mod cluster;
 pub(crate) mod job_build_namespace;
+mod ports;
 mod workload;
 
 use std::{collections::BTreeMap, fmt, sync::LazyLock};
@@ -26,6 +28,12 @@ pub struct Field {
     pub default: Option<&'static str>,
     /// Whether it takes effect.
     pub status: FieldStatus,
+    /// Version of the reader of stored files (`MANIFEST_READER`) that a document with the field
+    /// needs.
+    pub since: u32,
+    /// Version of the reader that a document without the field needs, although the field's parent
+    /// is written; 1 if it always was optional.
+    pub optional_since: u32,
     /// A value as one would write it, as YAML.
     pub example: &'static str,
     /// Description in one line.
@@ -61,6 +69,11 @@ pub enum FieldType {
     List,
     /// A list of values like the field at that path.
     ListOf(&'static str),
+    /// Fields of its own, or the value of this one of them alone; the second form needs that
+    /// version of the reader of stored files.
+    MappingOr(&'static str, u32),
+    /// `true` or `false`, or fields of its own.
+    BooleanOrMapping,
 }
 
 /// Whether a field takes effect.
@@ -94,6 +107,8 @@ impl fmt::Display for FieldType {
             Self::Mapping => formatter.write_str("mapping"),
             Self::List => formatter.write_str("list of mappings"),
             Self::ListOf(path) => write!(formatter, "list, each like {path}"),
+            Self::BooleanOrMapping => formatter.write_str("true | false, or mapping"),
+            Self::MappingOr(field, _) => write!(formatter, "mapping, or its {field} alone"),
         }
     }
 }
@@ -113,6 +128,8 @@ impl Field {
             required: false,
             default: None,
             status: FieldStatus::Effective,
+            since: 1,
+            optional_since: 1,
             example,
             description,
         }
@@ -135,6 +152,18 @@ impl Field {
 
     const fn not_yet(mut self) -> Self {
         self.status = FieldStatus::NotYet;
+        self
+    }
+
+    /// Only this version of the reader of stored files knows it.
+    const fn since(mut self, reader: u32) -> Self {
+        self.since = reader;
+        self
+    }
+
+    /// It had to be written before this version of the reader of stored files.
+    const fn optional_since(mut self, reader: u32) -> Self {
+        self.optional_since = reader;
         self
     }
 
@@ -162,7 +191,11 @@ const API_VERSION: &[&str] = &[kat_types::resource::API_VERSION];
 pub fn all() -> impl Iterator<Item = &'static Field> {
     workload::FIELDS
         .iter()
-        .chain(crate::fields::job_build_namespace::FIELDS)
+        .chain(&ports::OF_WORKLOAD)
+        .chain(balancer::HEAD)
+        .chain(&ports::OF_BALANCER)
+        .chain(balancer::FIELDS)
+        .chain(job_build_namespace::FIELDS)
         .chain(cluster::FIELDS)
 }
 

@@ -23,6 +23,54 @@ fn hashes_are_the_same_in_every_version() {
 }
 
 #[test]
+fn fields_that_once_had_to_be_written_may_be_left_out_and_change_no_hash() {
+    let before = parsed(&[file("workload.kat", &workload())]);
+    let short = json!({
+        "apiVersion": "kat.dws.rip/v1alpha1",
+        "kind": "Workload",
+        "metadata": {"name": "base"},
+        "spec": {"source": {"image": "registry.example/base:1"}},
+    });
+    let after = parsed(&[file("workload.kat", &short)]);
+    assert_eq!(before.workload, after.workload);
+    assert_eq!(template_hash(&before), template_hash(&after));
+    assert_eq!(spec_hash(&before), spec_hash(&after));
+    let mut word = workload();
+    word["spec"]["restartPolicy"] = json!("Always");
+    let word = parsed(&[file("workload.kat", &word)]);
+    assert_eq!(before.workload, word.workload);
+}
+
+#[test]
+fn a_port_has_the_same_hashes_in_either_file() {
+    let ports = json!([{"name": "web", "containerPort": 8080, "hostPort": 80}]);
+    let in_balancer = bundle(|_, balancer| balancer["spec"]["ports"] = ports.clone());
+    let mut main = workload();
+    main["spec"]["ports"] = ports.clone();
+    let alone = parsed(&[file("workload.kat", &main)]);
+    assert_eq!(in_balancer.workload, alone.workload);
+    assert_eq!(in_balancer.load_balancer, alone.load_balancer);
+    assert_eq!(template_hash(&in_balancer), template_hash(&alone));
+    assert_eq!(spec_hash(&in_balancer), spec_hash(&alone));
+    assert!(alone.ports_in_workload && !in_balancer.ports_in_workload);
+    // The other fields of the load balancer stay in its file.
+    let check = json!({"tcp": {"port": "web"}});
+    let whole = bundle(|_, balancer| {
+        balancer["spec"]["ports"] = ports.clone();
+        balancer["spec"]["healthCheck"] = check.clone();
+    });
+    let split = bundle(|main, balancer| {
+        main["spec"]["ports"] = ports.clone();
+        balancer["spec"] = json!({"healthCheck": check});
+    });
+    assert_eq!(whole.load_balancer, split.load_balancer);
+    assert_eq!(template_hash(&whole), template_hash(&split));
+    assert_eq!(spec_hash(&whole), spec_hash(&split));
+    let stored = parse(&split.files, DecodeMode::Stored).unwrap();
+    assert_eq!(stored.load_balancer, whole.load_balancer);
+}
+
+#[test]
 fn what_an_instance_is_made_of_changes_the_template() {
     let before = bundle(|_, _| {});
     let changes: [fn(&mut Value, &mut Value); 10] = [

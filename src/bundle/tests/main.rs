@@ -14,6 +14,8 @@ mod diagnostics;
 mod field_table;
 mod hashes;
 mod round_trip;
+mod rules_of_later_fields;
+mod short_form;
 mod workload_files;
 
 use serde_json::{Value, json};
@@ -59,6 +61,9 @@ fn least(kind: DocumentKind) -> Value {
         DocumentKind::VirtualLoadBalancer => json!({"spec": {"ports": [{"containerPort": 8080}]}}),
         DocumentKind::JobDefinition | DocumentKind::BuildDefinition => json!({"spec": {}}),
         DocumentKind::Namespace => json!({"metadata": {"name": "base"}}),
+        DocumentKind::Route => {
+            json!({"spec": {"host": "base.example.org", "to": "http://192.0.2.1"}})
+        }
         DocumentKind::ClusterConfiguration => json!({
             "metadata": {"name": "base"},
             "spec": {"clusterCIDR": "10.100.0.0/16", "serviceCIDR": "10.200.0.0/16"},

@@ -251,6 +251,7 @@ fn workloads() -> impl Strategy<Value = Workload> {
                             } else {
                                 MaxSurge::Count(surge)
                             },
+                            ..RollingUpdate::default()
                         },
                         progress_deadline_seconds: deadline,
                         auto_rollback: flag,
@@ -265,6 +266,7 @@ fn workloads() -> impl Strategy<Value = Workload> {
                     spread: flag.then(|| Spread {
                         topology_key: "zone".to_owned(),
                         required: percent,
+                        max_per_domain: percent.then_some(2),
                     }),
                     anti_affinity: Vec::new(),
                     affinity: Vec::new(),
@@ -299,6 +301,17 @@ fn workloads() -> impl Strategy<Value = Workload> {
                         per_replica: true,
                         reclaim: ReclaimPolicy::Delete,
                     }],
+                    ports: Vec::new(),
+                    start_after: flag
+                        .then(|| StartAfter {
+                            workload: "db".to_owned(),
+                            condition: StartCondition::Completed,
+                            timeout_seconds: 60,
+                            on_timeout: OnStartTimeout::Start,
+                        })
+                        .into_iter()
+                        .collect(),
+                    machine_access: flag.then(|| "api".to_owned()).into_iter().collect(),
                 },
             },
         )

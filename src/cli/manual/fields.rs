@@ -13,13 +13,11 @@ kind: Workload
 metadata:
   name: web
 spec:
-  type: Service
-  replicas: 2
   source:
     image: docker.io/library/nginx:1.27
-  restartPolicy:
-    condition: Always
-  container: {}";
+  replicas: 2
+  ports:
+    - {name: web, containerPort: 80}";
 
 const CLUSTER_EXAMPLE: &str = "\
 apiVersion: kat.dws.rip/v1alpha1
@@ -136,7 +134,11 @@ fn entries(kind: DocumentKind) -> impl Iterator<Item = Block> {
 fn entry(field: &Field) -> Block {
     let structure = matches!(
         field.value,
-        FieldType::Mapping | FieldType::List | FieldType::ListOf(_)
+        FieldType::Mapping
+            | FieldType::MappingOr(..)
+            | FieldType::BooleanOrMapping
+            | FieldType::List
+            | FieldType::ListOf(_)
     );
     let mut kind = field.value.to_string();
     if field.required {

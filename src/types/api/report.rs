@@ -50,6 +50,9 @@ pub struct NodeReport {
     /// Highest schema of an assignment that the agent understands; missing in reports of older
     /// agents, which understand 1.
     pub assignment_schema: u32,
+    /// Version of the agent's reader of stored `*.kat` files, which it needs when it leads; missing
+    /// in reports of older agents, which have 1.
+    pub manifest_reader: u32,
     /// Version of the data path, `packaging/data-path`: how `kat-net` handles packets. 0 for older
     /// agents, which do not report it.
     pub data_path: u32,

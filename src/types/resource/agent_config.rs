@@ -62,6 +62,9 @@ pub struct AgentConfig {
     /// Bytes to keep free on each file system that KAT writes to; a tenth of the file system, at
     /// most 10 GiB, if absent.
     pub disk_free: Option<Bytes>,
+    /// What of the machine containers may ask: `api`, `metadata`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub machine_access_allow: Vec<String>,
 }
 
 /// How long a machine keeps images that no instance uses.
@@ -186,6 +189,7 @@ impl Default for AgentConfig {
             endpoints: Vec::new(),
             images: KeptImageTimes::default(),
             disk_free: None,
+            machine_access_allow: Vec::new(),
         }
     }
 }

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::workload::is_default;
+
 /// Definition of a Job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -30,9 +32,15 @@ pub struct JobSpec {
     /// Whether no further runs start.
     #[serde(default)]
     pub suspend: bool,
-    /// Number of instances that must succeed.
-    #[serde(default = "one")]
-    pub completions: u32,
+    /// Which of the missed runs are made up for.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub catch_up: CatchUp,
+    /// Longest delay of a run's start, in seconds, derived from the Job and the time.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub jitter_seconds: u32,
+    /// Number of instances that must succeed, or one on each machine.
+    #[serde(default)]
+    pub completions: Completions,
     /// Maximum number of concurrent instances.
     #[serde(default = "one")]
     pub parallelism: u32,
@@ -42,6 +50,50 @@ pub struct JobSpec {
     /// Number of failed instances after which the Job fails.
     #[serde(default = "three")]
     pub backoff_limit: u32,
+    /// Number of successful runs that are kept.
+    #[serde(default = "three")]
+    pub successful_history: u32,
+    /// Number of failed runs that are kept.
+    #[serde(default = "one")]
+    pub failed_history: u32,
+    /// Seconds after its end at which a Job without schedule is deleted; never if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds_after_finished: Option<u32>,
+}
+
+/// Number of instances that must succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Completions {
+    /// That many.
+    Count(u32),
+    /// One on each machine.
+    PerNode(PerNode),
+}
+
+impl Default for Completions {
+    fn default() -> Self {
+        Self::Count(one())
+    }
+}
+
+/// The word `PerNode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PerNode {
+    /// One instance on each machine.
+    PerNode,
+}
+
+/// Which of the missed runs are made up for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CatchUp {
+    /// None of them.
+    None,
+    /// The last one.
+    #[default]
+    Last,
+    /// All that are younger than `startingDeadlineSeconds`, at most 100.
+    All,
 }
 
 fn utc() -> String {

@@ -3,8 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{Ingress, workload::is_default};
+
 /// Ports, health and ingress of a Service or DaemonService.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualLoadBalancer {
     /// Specification of the load balancer.
@@ -12,10 +14,12 @@ pub struct VirtualLoadBalancer {
 }
 
 /// Specification of a load balancer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualLoadBalancerSpec {
-    /// Ports of the container, at least one.
+    /// Ports of the container. Without any, the service's name resolves to the addresses of its
+    /// instances.
+    #[serde(default)]
     pub ports: Vec<Port>,
     /// Health check of instances. Without one, an instance counts as healthy while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,10 +30,17 @@ pub struct VirtualLoadBalancerSpec {
     /// Settings for an ingress.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ingress: Vec<Ingress>,
+    /// Further names of the service in its namespace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
+    /// Namespaces that may reach the service, in addition to those that its own namespace allows;
+    /// `*` for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_namespaces: Vec<String>,
 }
 
 /// One port of the container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Port {
     /// Name of the port, to which `ingress` and health checks refer.
@@ -43,6 +54,23 @@ pub struct Port {
     /// Port of each machine that runs the workload, which forwards to this port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_port: Option<HostPort>,
+    /// The machines that have the host port.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub host_port_on: HostPortOn,
+    /// Addresses that may use the host port; empty for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_sources: Vec<String>,
+}
+
+/// The machines that have a host port.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum HostPortOn {
+    /// Those that run an instance.
+    #[default]
+    Instances,
+    /// Those that serve ingress.
+    Ingress,
 }
 
 /// Transport protocol of a port.
@@ -183,28 +211,4 @@ pub enum PortRef {
     Number(u16),
     /// Name of the port.
     Name(String),
-}
-
-/// A host name and path that an ingress forwards to the service.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Ingress {
-    /// Host name of the requests.
-    pub host: String,
-    /// Path prefix of the requests, `/` by default.
-    #[serde(default = "root_path")]
-    pub path: String,
-    /// Name of a port.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service_port_name: Option<String>,
-    /// Number of a port; takes precedence over the name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service_port: Option<u16>,
-    /// Whether the ingress is asked for a TLS certificate of the host.
-    #[serde(default)]
-    pub tls: bool,
-}
-
-fn root_path() -> String {
-    "/".to_owned()
 }

@@ -10,6 +10,7 @@ mod cluster;
 mod container;
 mod containers;
 mod device;
+mod ingress;
 mod job;
 mod load_balancer;
 pub mod name;
@@ -28,6 +29,7 @@ pub use cluster::*;
 pub use container::*;
 pub use containers::*;
 pub use device::*;
+pub use ingress::*;
 pub use job::*;
 pub use load_balancer::*;
 pub use namespace::*;
@@ -38,3 +40,11 @@ pub use workload::*;
 
 /// The one API version of `*.kat` files and of API paths.
 pub const API_VERSION: &str = "kat.dws.rip/v1alpha1";
+
+/// Version of the reader of stored `*.kat` files. A leader reads the files of every workload, so a
+/// file that needs a higher version is stored only when every machine that may lead has it. Which
+/// fields need which version is in the table of fields (`kat_bundle::fields`).
+///
+/// 2: `type`, `replicas`, `restartPolicy` and `container` may be absent, `restartPolicy` may be a
+/// word, and `ports` may be in `workload.kat` or absent.
+pub const MANIFEST_READER: u32 = 2;

@@ -5,12 +5,53 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{Amounts, ResourceList};
+
 /// A namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Namespace {
     /// Name and labels.
     pub metadata: NamespaceMetadata,
+    /// Settings of the namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<NamespaceSpec>,
+}
+
+/// Settings of a namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NamespaceSpec {
+    /// Who may reach its workloads.
+    pub isolation: NamespaceIsolation,
+    /// Namespaces that may reach its workloads; `*` for all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_namespaces: Vec<String>,
+    /// Hosts that its routes may have; all if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ingress_hosts: Option<Vec<String>>,
+    /// Quotas.
+    pub quota: Amounts,
+    /// Values for workloads that do not have them.
+    pub defaults: NamespaceDefaults,
+}
+
+/// Who may reach the workloads of a namespace.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum NamespaceIsolation {
+    /// Workloads of the same namespace, and those of allowed namespaces.
+    #[default]
+    Private,
+    /// All workloads.
+    Shared,
+}
+
+/// Values for workloads that do not have them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NamespaceDefaults {
+    /// Requested resources.
+    pub requests: ResourceList,
 }
 
 /// Name and labels of a namespace.

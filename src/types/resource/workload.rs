@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Container, Volume};
+use super::{Container, Port, Volume};
 
 /// A workload: its identity and its specification.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -85,6 +85,16 @@ pub struct WorkloadSpec {
     /// Volumes that the containers mount.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
+    /// Ports of the main container, if `workload.kat` has them and not `VirtualLoadBalancer.kat`.
+    /// They are moved there when the files are read, so that this list is empty afterwards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<Port>,
+    /// Workloads that have to be there before this one starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub start_after: Vec<StartAfter>,
+    /// What of the machine the containers may ask: `api`, `metadata`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machine_access: Vec<String>,
 }
 
 /// The three kinds of workload (RFC001-KAT 1.5).
@@ -148,6 +158,11 @@ pub struct UpdateStrategy {
     pub auto_rollback: bool,
 }
 
+/// Whether a value is what an absent field means.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 fn default_progress_deadline() -> u32 {
     600
 }
@@ -181,6 +196,10 @@ pub struct RollingUpdate {
     /// Number of instances beyond `replicas` during an update; 0 replaces instances in place.
     #[serde(default)]
     pub max_surge: MaxSurge,
+    /// Number of machines on which a DaemonService's instance may be replaced at once; a percentage
+    /// is rounded down, and is at least 1.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub max_unavailable: MaxSurge,
 }
 
 /// A number of instances, or a percentage of the replicas, rounded up.
@@ -228,6 +247,17 @@ pub struct RestartPolicy {
     /// Length of the window in which restarts are counted, in seconds; MaxCount only.
     #[serde(default = "default_reset_seconds")]
     pub reset_seconds: u32,
+}
+
+impl RestartPolicy {
+    /// The policy with this condition and the other fields' defaults.
+    pub fn new(condition: RestartCondition) -> Self {
+        Self {
+            condition,
+            max_restarts: default_max_restarts(),
+            reset_seconds: default_reset_seconds(),
+        }
+    }
 }
 
 fn default_max_restarts() -> u32 {
@@ -279,6 +309,53 @@ pub struct Spread {
     /// Whether a machine that would make the spread uneven is refused.
     #[serde(default)]
     pub required: bool,
+    /// Number of instances that one value of the label has at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_per_domain: Option<u32>,
+}
+
+/// Another workload of the namespace that has to be there before this one starts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StartAfter {
+    /// Name of the other workload.
+    pub workload: String,
+    /// What the other workload has to have reached.
+    #[serde(default)]
+    pub condition: StartCondition,
+    /// Seconds after which `onTimeout` applies.
+    #[serde(default = "default_start_timeout")]
+    pub timeout_seconds: u32,
+    /// What happens after the timeout.
+    #[serde(default)]
+    pub on_timeout: OnStartTimeout,
+}
+
+fn default_start_timeout() -> u32 {
+    600
+}
+
+/// What a workload has to have reached before another one starts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum StartCondition {
+    /// An instance runs.
+    Started,
+    /// An instance is healthy.
+    #[default]
+    Healthy,
+    /// The Job's present generation succeeded.
+    Completed,
+}
+
+/// What a workload does when another one did not become ready in time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum OnStartTimeout {
+    /// It continues to wait.
+    #[default]
+    Wait,
+    /// It starts.
+    Start,
 }
 
 /// A taint that a workload tolerates (RFC001-KAT 3.2).

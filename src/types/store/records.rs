@@ -159,6 +159,8 @@ pub struct NodeStatusRecord {
     pub conditions: Vec<Condition>,
     /// Highest assignment schema that its agent understands; 0 counts as 1.
     pub assignment_schema: u32,
+    /// Version of its agent's reader of stored `*.kat` files; 0 counts as 1.
+    pub manifest_reader: u32,
     /// Version of its data path, `packaging/data-path`; 0 for one from before it was reported.
     pub data_path: u32,
     /// Its volume base path is storage that it shares with all machines that report the same.

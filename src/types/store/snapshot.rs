@@ -79,8 +79,10 @@ pub struct ArchivedGeneration {
 pub struct ParsedWorkload {
     /// `workload.kat`.
     pub workload: Workload,
-    /// `VirtualLoadBalancer.kat`.
+    /// `VirtualLoadBalancer.kat`, with the ports that `workload.kat` may have.
     pub load_balancer: Option<VirtualLoadBalancer>,
+    /// The ports are written in `workload.kat`.
+    pub ports_in_workload: bool,
     /// The files that its volumes mount, as one text.
     pub carried: Option<Arc<str>>,
     /// Bytes of the least assignment of it, computed on first use: files of a mebibyte take
@@ -98,8 +100,17 @@ impl ParsedWorkload {
         Self {
             workload,
             load_balancer,
+            ports_in_workload: false,
             carried,
             least_assignment: EncodedSize::default(),
+        }
+    }
+
+    /// The file that has the ports.
+    pub fn ports_file(&self) -> &'static str {
+        match self.ports_in_workload {
+            true => "workload.kat",
+            false => "VirtualLoadBalancer.kat",
         }
     }
 }

@@ -26,9 +26,9 @@ fn unknown_fields() {
     );
     only(
         Unknown,
-        "spec.ports",
+        "spec.headless",
         &["belongs to VirtualLoadBalancer.kat"],
-        &[beside("ports: []")],
+        &[beside("headless: true")],
     );
     only(
         Unknown,
@@ -140,17 +140,12 @@ fn missing_fields() {
     use Class::Missing;
     only(
         Missing,
-        "spec.container",
-        &["the main container"],
-        &[workload("spec:", "§spec:")]
-            .map(|(name, text)| (name, text.replace("  container:\n    name: app\n", ""))),
-    );
-    only(
-        Missing,
-        "spec.replicas",
-        &["Service"],
-        &[workload("spec:", "§spec:")]
-            .map(|(name, text)| (name, text.replace("  replicas: 1\n", ""))),
+        "spec.restartPolicy.condition",
+        &["`condition` is missing"],
+        &[workload(
+            "restartPolicy:\n    condition: Always",
+            "§restartPolicy: {}",
+        )],
     );
     only(
         Missing,

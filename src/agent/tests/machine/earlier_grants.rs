@@ -179,6 +179,7 @@ fn host_ports_of_before_an_upgrade_go_on_leading_where_they_led() {
             container_port: 2525,
             protocol: Protocol::Tcp,
             host_port: Some(HostPort::Number(number)),
+            ..Port::default()
         }];
         one
     };

@@ -364,6 +364,7 @@ fn with_host_port(name: &str, number: u16) -> Assignment {
         container_port: 8080,
         protocol: Protocol::Tcp,
         host_port: Some(HostPort::Number(number)),
+        ..Port::default()
     }];
     one
 }

@@ -14,6 +14,7 @@ pub(super) fn checked(assignment: Assignment) -> Assignment {
         container_port: 80,
         protocol: Protocol::Tcp,
         host_port: None,
+        ..Port::default()
     };
     let http = HttpProbe {
         path: "/healthz".to_owned(),

@@ -80,6 +80,7 @@ async fn a_port_that_a_program_of_the_machine_has_is_waited_for() {
         container_port: 8080,
         protocol: Protocol::Tcp,
         host_port,
+        ..Port::default()
     };
     let web = Assignment {
         ports: vec![port(None), port(Some(HostPort::Number(80)))],

@@ -43,9 +43,16 @@ pub(crate) fn changes(
         let mut paths = Vec::new();
         let (real_old, real_new) = (document(old, false)?, document(new, false)?);
         compare(&real_old, &real_new, &mut Vec::new(), &mut paths);
+        let ports_file = new.ports_file();
+        // The whole of it is new where only workload.kat has ports.
+        let file_of = |path: &FieldPath| match path.as_slice() {
+            [] => ports_file,
+            [_, FieldPathStep::Key(name), ..] if name == "ports" => ports_file,
+            _ => file,
+        };
         let (old, new) = (document(old, true)?, document(new, true)?);
         changes.extend(paths.into_iter().map(|path| FieldChange {
-            file: file.to_owned(),
+            file: file_of(&path).to_owned(),
             path: written(&path),
             before: at(&old, &path).cloned(),
             after: at(&new, &path).cloned(),

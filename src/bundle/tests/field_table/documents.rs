@@ -17,6 +17,13 @@ fn excluded(path: &str) -> &'static [&'static str] {
         "spec.healthCheck.http" => &["exec", "tcp"],
         "spec.healthCheck.exec" => &["http", "tcp"],
         "spec.healthCheck.tcp" => &["http", "exec"],
+        "spec.ingress[].servicePortName"
+        | "spec.ingress[].redirectTo"
+        | "spec.ingress[].maintenance" => &["servicePort"],
+        "spec.ingress[].tls.issuer" | "spec.tls.issuer" => &["secret"],
+        "spec.ingress[].tls.secret" | "spec.tls.secret" => &["issuer"],
+        "spec.acme.dns[].rfc2136" => &["hook"],
+        "spec.acme.dns[].hook" => &["rfc2136"],
         "spec.volumes[].hostMount"
         | "spec.volumes[].files"
         | "spec.volumes[].secret"
@@ -104,6 +111,15 @@ pub(super) fn around(field: &Field) -> Value {
         "spec.tolerations[].value" => {
             document["spec"]["tolerations"][0] =
                 json!({"key": "dedicated", "operator": "Equal", "value": "x"});
+        }
+        "spec.updateStrategy.rolling.maxUnavailable" => {
+            document["spec"]["type"] = json!("DaemonService");
+        }
+        "spec.ports[].hostPortOn" | "spec.ports[].allowSources" => {
+            document["spec"]["ports"][0]["hostPort"] = json!(80);
+        }
+        "spec.ingress[].stripPrefix" => {
+            document["spec"]["ingress"][0]["path"] = json!("/shop");
         }
         "spec.ingress[].servicePortName" => {
             document["spec"]["ports"][0]["name"] = json!("web");

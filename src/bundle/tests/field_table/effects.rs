@@ -366,6 +366,7 @@ fn instance(workload: &str) -> Assignment {
             container_port: 80,
             protocol: Protocol::Tcp,
             host_port: Some(HostPort::Number(80)),
+            ..Port::default()
         }],
         health_check: None,
         restart_policy: RestartPolicy {

@@ -30,6 +30,31 @@ fn walk(schema: &Value, path: &str, paths: &mut BTreeSet<String>) {
     if let Some(items) = schema.get("items") {
         walk(items, &format!("{path}[]"), paths);
     }
+    for choice in choices(schema) {
+        walk(choice, path, paths);
+    }
+}
+
+/// The schemas of which a value has one.
+fn choices(schema: &Value) -> &[Value] {
+    let choices = schema.get("anyOf").and_then(Value::as_array);
+    choices.map_or(&[], Vec::as_slice)
+}
+
+/// The schema of the field at a path of the table.
+fn property<'a>(schema: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(schema, |schema, part| {
+        let (name, is_list) = match part.strip_suffix("[]") {
+            Some(name) => (name, true),
+            None => (part, false),
+        };
+        let mut mappings = [schema].into_iter().chain(choices(schema));
+        let property = mappings.find_map(|mapping| mapping.get("properties")?.get(name))?;
+        match is_list {
+            true => property.get("items"),
+            false => Some(property),
+        }
+    })
 }
 
 #[test]
@@ -56,17 +81,7 @@ fn the_table_and_the_types_have_the_same_fields() {
 fn the_table_and_the_types_have_the_same_words() {
     for field in fields::all() {
         let schema = json_schema(field.kind);
-        let pointer: String = field
-            .path
-            .split('.')
-            .map(|part| match part.strip_suffix("[]") {
-                Some(name) => format!("/properties/{name}/items"),
-                None => format!("/properties/{part}"),
-            })
-            .collect();
-        let property = schema
-            .pointer(&pointer)
-            .unwrap_or_else(|| panic!("{pointer}"));
+        let property = property(&schema, field.path).unwrap_or_else(|| panic!("{}", field.path));
         let mut words: Vec<String> = Vec::new();
         if let Some(list) = property.get("enum").and_then(Value::as_array) {
             words.extend(list.iter().map(|word| word.as_str().unwrap().to_owned()));
@@ -314,7 +329,7 @@ fn every_number_has_its_bounds() {
 #[test]
 fn unknown_fields_are_named_at_every_level() {
     for field in fields::all() {
-        if !matches!(field.value, FieldType::Mapping) {
+        if !matches!(field.value, FieldType::Mapping | FieldType::MappingOr(..)) {
             continue;
         }
         let mut document = around(field);

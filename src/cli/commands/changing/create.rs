@@ -19,6 +19,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &CreateArgs) -> Res
                     name,
                     labels: BTreeMap::new(),
                 },
+                spec: None,
             };
             let result = session.client.create_namespace(&namespace, false).await?;
             session.console.line(&format!(

@@ -25,13 +25,14 @@ use kat_types::reason::{EventReason, Reason};
 const REASON_PREFIX: &str = "reason/";
 
 /// A kind by the name of its file, or by its name after `kind:`, in any case.
-const FIRST_WORDS: [(&str, DocumentKind); 8] = [
+const FIRST_WORDS: [(&str, DocumentKind); 9] = [
     ("workload", DocumentKind::Workload),
     ("virtualloadbalancer", DocumentKind::VirtualLoadBalancer),
     ("vlb", DocumentKind::VirtualLoadBalancer),
     ("job", DocumentKind::JobDefinition),
     ("build", DocumentKind::BuildDefinition),
     ("namespace", DocumentKind::Namespace),
+    ("route", DocumentKind::Route),
     ("cluster", DocumentKind::ClusterConfiguration),
     ("agent", DocumentKind::AgentConfig),
 ];
@@ -255,7 +256,11 @@ fn table(below: &[&Field], colour: bool) -> String {
         }
         let structure = matches!(
             field.value,
-            FieldType::Mapping | FieldType::List | FieldType::ListOf(_)
+            FieldType::Mapping
+                | FieldType::MappingOr(..)
+                | FieldType::BooleanOrMapping
+                | FieldType::List
+                | FieldType::ListOf(_)
         );
         if let Some(default) = field.default.filter(|_| !structure) {
             remarks.push(format!("default {default}"));

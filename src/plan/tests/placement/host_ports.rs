@@ -255,6 +255,7 @@ proptest! {
                 container_port: 80,
                 protocol,
                 host_port: Some(HostPort::Number(number)),
+                ..Port::default()
             }];
             let demand = InstanceDemand {
                 ports: &ports,
@@ -287,6 +288,7 @@ fn only_ports_with_numbers_are_shown() {
         container_port: 80,
         protocol: Protocol::Tcp,
         host_port,
+        ..Port::default()
     };
     let ports = [
         port(None),

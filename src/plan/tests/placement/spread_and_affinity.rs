@@ -343,7 +343,7 @@ proptest! {
         let zones: Vec<_> = domains.iter().map(|zone| labels(&[("zone", &zone.to_string())])).collect();
         let mut machines: Vec<_> = names.iter().zip(&zones).map(|(name, zone)| candidate(name, zone)).collect();
         let mut workload = workload();
-        workload.spec.spread = explicit.map(|required| Spread { topology_key: "zone".to_owned(), required });
+        workload.spec.spread = explicit.map(|required| Spread { topology_key: "zone".to_owned(), required, max_per_domain: None });
         let uneven = |counts: &[u32]| counts.iter().max().unwrap() - counts.iter().min().unwrap() > 1;
         for number in 0..replicas {
             let chosen = choose(InstanceDemand::of(&workload.spec), &machines, seed ^ number as u64).unwrap();

@@ -70,6 +70,7 @@ impl NodeReport {
             user_indexes,
             conditions,
             assignment_schema: _,
+            manifest_reader: _,
             data_path: _,
             volume_shared: _,
             host_network: _,

@@ -28,6 +28,7 @@ impl NodeStatusRecord {
             user_indexes: report.user_indexes.clone(),
             conditions: report.conditions.clone(),
             assignment_schema: report.assignment_schema,
+            manifest_reader: report.manifest_reader,
             data_path: report.data_path,
             volume_shared: report.volume_shared,
             host_network: report.host_network,

@@ -1,0 +1,235 @@
+//! Fields that may be left out, and ports in `workload.kat`.
+
+use super::*;
+use kat_types::resource::{MANIFEST_READER, RestartCondition, WorkloadType};
+
+const HEAD: &str = "apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata: {name: web}\nspec:\n  source: {image: registry.example/web:1}\n";
+
+fn main_file(rest: &str) -> SourceFile {
+    SourceFile {
+        name: "workload.kat".to_owned(),
+        text: format!("{HEAD}{rest}"),
+    }
+}
+
+fn balancer_file(spec: &str) -> SourceFile {
+    SourceFile {
+        name: "VirtualLoadBalancer.kat".to_owned(),
+        text: format!("apiVersion: kat.dws.rip/v1alpha1\nkind: VirtualLoadBalancer\nspec:\n{spec}"),
+    }
+}
+
+fn job_file() -> SourceFile {
+    file("job.kat", &least(DocumentKind::JobDefinition))
+}
+
+fn refused(files: &[SourceFile]) -> String {
+    without_hints(&parse(files, DecodeMode::Strict).unwrap_err())
+}
+
+fn without_hints(found: &[Diagnostic]) -> String {
+    let mut found = found.to_vec();
+    found.iter_mut().for_each(|found| found.hint = None);
+    lines(&found)
+}
+
+#[test]
+fn six_lines_are_a_web_application() {
+    let files = [main_file("  ports: [{containerPort: 8080}]\n")];
+    assert_eq!(files[0].text.lines().count(), 6);
+    let bundle = parsed(&files);
+    let spec = bundle.workload.unwrap().spec;
+    assert_eq!((spec.kind, spec.replicas), (WorkloadType::Service, Some(1)));
+    assert_eq!(spec.restart_policy.condition, RestartCondition::Always);
+    let container = spec.container;
+    let seconds = (container.drain_seconds, container.termination_grace_seconds);
+    assert_eq!(seconds, (5, 10));
+    let balancer = bundle.load_balancer.unwrap().spec;
+    assert_eq!(balancer.ports[0].container_port, 8080);
+    assert!(!balancer.headless);
+}
+
+#[test]
+fn a_job_is_not_restarted_unless_its_file_says_so() {
+    let job = |rest: &str| {
+        let files = [main_file(&format!("  type: Job\n{rest}")), job_file()];
+        parsed(&files).workload.unwrap().spec
+    };
+    assert_eq!(job("").restart_policy.condition, RestartCondition::Never);
+    assert_eq!(job("").replicas, None);
+    let counted = job("  restartPolicy: MaxCount\n").restart_policy;
+    assert_eq!(counted.condition, RestartCondition::MaxCount);
+    assert_eq!((counted.max_restarts, counted.reset_seconds), (5, 3600));
+    let files = [
+        main_file("  type: Job\n  restartPolicy: Always\n"),
+        job_file(),
+    ];
+    assert_eq!(
+        refused(&files),
+        "[cross-file] workload.kat:7:3: spec.restartPolicy: a Job ends, and its restart policy can't be Always"
+    );
+}
+
+#[test]
+fn a_restart_policy_that_is_no_condition_is_refused() {
+    assert_eq!(
+        refused(&[main_file("  restartPolicy: always\n")]),
+        "[range] workload.kat:6:18: spec.restartPolicy: found `always`, expected one of Never, MaxCount, Always"
+    );
+}
+
+#[test]
+fn ports_in_both_files_are_refused_with_both_places() {
+    let files = [
+        main_file("  ports: [{containerPort: 8080}]\n"),
+        balancer_file("  headless: true\n  ports: [{containerPort: 8080}]\n"),
+    ];
+    assert_eq!(
+        refused(&files),
+        "[cross-file] workload.kat:6:3: spec.ports: ports are written in VirtualLoadBalancer.kat, line 5, too, expected in one of the two files"
+    );
+}
+
+#[test]
+fn ports_of_a_job_are_refused() {
+    let files = [
+        main_file("  type: Job\n  ports: [{containerPort: 8080}]\n"),
+        job_file(),
+    ];
+    assert_eq!(
+        refused(&files),
+        "[cross-file] workload.kat:7:3: spec.ports: ports are for Service and DaemonService, the workload's type is Job"
+    );
+}
+
+#[test]
+fn ports_in_workload_kat_are_checked_as_those_of_the_other_file() {
+    let found = refused(&[main_file(
+        "  ports:\n    - {name: web, containerPort: 0}\n    - {name: web, containerPort: 80, protocol: tcp, hostPort: 70000}\n",
+    )]);
+    for expected in [
+        "spec.ports[0].containerPort: found 0, expected a whole number from 1 to 65535",
+        "spec.ports[1].name: `web` is written twice",
+        "spec.ports[1].protocol: found `tcp`, expected one of TCP, UDP",
+        "spec.ports[1].hostPort: found 70000, expected a whole number from 1 to 65535",
+    ] {
+        assert!(found.contains(expected), "{expected} is not in {found}");
+    }
+    let found = refused(&[main_file(
+        "  container: {hostNetwork: true}\n  ports: [{containerPort: 80, hostPort: 80}]\n",
+    )]);
+    assert!(
+        found.contains(
+            "workload.kat:7:41: spec.ports[0].hostPort: the program has the machine's ports"
+        ),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_health_check_refers_to_ports_of_workload_kat() {
+    let check = |port: &str| balancer_file(&format!("  healthCheck: {{tcp: {{port: {port}}}}}\n"));
+    let main = main_file("  ports: [{name: web, containerPort: 8080}]\n");
+    parsed(&[main.clone(), check("web")]);
+    let found = parse(&[main, check("db")], DecodeMode::Strict).unwrap_err();
+    assert_eq!(
+        without_hints(&found),
+        "[cross-file] VirtualLoadBalancer.kat:4:29: spec.healthCheck.tcp.port: no port of spec.ports is `db`"
+    );
+    assert_eq!(found[0].hint.as_deref(), Some("the ports are web (8080)"));
+    let found = parse(&[main_file(""), check("db")], DecodeMode::Strict).unwrap_err();
+    assert_eq!(
+        found[0].hint.as_deref(),
+        Some("neither this file nor workload.kat has spec.ports")
+    );
+}
+
+#[test]
+fn a_load_balancer_needs_no_ports() {
+    let bundle = parsed(&[main_file(""), balancer_file("  headless: false\n")]);
+    assert_eq!(bundle.load_balancer.unwrap().spec.ports, []);
+    assert!(
+        refused(&[main_file(""), balancer_file("  ports: []\n")])
+            .contains("found no port, expected at least one")
+    );
+}
+
+/// The need of a workload's files, as the version and the text.
+fn need(files: &[SourceFile]) -> Option<(u32, String, String)> {
+    let need = needed_reader(files)?;
+    Some((need.version, need.why, need.instead))
+}
+
+#[test]
+fn files_that_an_earlier_version_reads_need_no_newer_one() {
+    let full = [
+        file("workload.kat", &workload()),
+        file(
+            "VirtualLoadBalancer.kat",
+            &least(DocumentKind::VirtualLoadBalancer),
+        ),
+    ];
+    assert_eq!(need(&full), None);
+    // Only a Service had to have `replicas`.
+    let mut daemon = workload();
+    daemon["spec"]["type"] = json!("DaemonService");
+    daemon["spec"].as_object_mut().unwrap().remove("replicas");
+    assert_eq!(need(&[file("workload.kat", &daemon)]), None);
+}
+
+#[test]
+fn each_new_form_needs_the_reader_that_knows_it() {
+    const FULL: &str =
+        "  type: Service\n  replicas: 1\n  restartPolicy: {condition: Always}\n  container: {}\n";
+    let without = |left_out: &str| {
+        let lines = FULL.lines().filter(|line| !line.contains(left_out));
+        let lines: Vec<_> = lines.collect();
+        [main_file(&format!("{}\n", lines.join("\n")))]
+    };
+    assert_eq!(need(&without("nothing")), None);
+    for (field, instead) in [
+        ("type", "write `type: Service`"),
+        ("replicas", "write `replicas: 1`"),
+        ("restartPolicy", "write `restartPolicy`"),
+        ("container", "write `container: {}`"),
+    ] {
+        let why = format!("workload.kat:4:1: `spec.{field}` is left out");
+        let expected = Some((2, why, instead.to_owned()));
+        assert_eq!(need(&without(&format!("{field}:"))), expected);
+    }
+    let word = FULL.replace("{condition: Always}", "Always");
+    assert_eq!(
+        need(&[main_file(&word)]),
+        Some((
+            2,
+            "workload.kat:8:3: `spec.restartPolicy` is a word".to_owned(),
+            "write `restartPolicy: {condition: Always}`".to_owned()
+        ))
+    );
+    let ports = format!("{FULL}  ports: [{{containerPort: 80}}]\n");
+    assert_eq!(
+        need(&[main_file(&ports)]),
+        Some((
+            2,
+            "workload.kat:10:3: `spec.ports` is written".to_owned(),
+            "write the ports in VirtualLoadBalancer.kat".to_owned()
+        ))
+    );
+    let balancer = balancer_file("  headless: true\n");
+    assert_eq!(
+        need(&[main_file(FULL), balancer]),
+        Some((
+            2,
+            "VirtualLoadBalancer.kat:3:1: `spec.ports` is left out".to_owned(),
+            "write `ports`".to_owned()
+        ))
+    );
+}
+
+#[test]
+fn the_table_needs_no_reader_that_does_not_exist() {
+    let highest = kat_bundle::fields::all()
+        .map(|field| field.since.max(field.optional_since))
+        .max();
+    assert_eq!(highest, Some(MANIFEST_READER));
+}
