@@ -16,6 +16,7 @@
 //! - `cross_file_rules`, `volumes`, `machine`: rules between fields and between files.
 //! - `not_yet`: valid fields without an effect, found apart so that stored files can always be
 //!   read.
+//! - `settings`: which settings of a running cluster can change, and what a change does.
 //! - `hash`: whether something changed. `edit`, `image_places`: changes of a file as written.
 //! - `diagnostic`, `suggest`: the texts of mistakes.
 //!
@@ -52,6 +53,7 @@ mod kind;
 mod machine;
 mod not_yet;
 mod parse;
+pub mod settings;
 mod suggest;
 mod volumes;
 pub mod yaml;
