@@ -173,9 +173,11 @@ impl PartitionFence {
         };
         let mut followed = self.settings.subscribe();
         // Of the last contact. It does not change with the settings: they hold for reports that were
-        // sent after the machine had read them (`settings.rs`).
+        // sent after the machine had read them (`settings.rs`). That of a process before this one is
+        // not longer than that of the disk, which a leader may have gone by meanwhile.
         let kept_timeout = kept.and_then(|contact| contact.timeout);
-        let mut timeout = kept_timeout.unwrap_or(followed.borrow().loss_timeout);
+        let mut timeout = followed.borrow().loss_timeout;
+        timeout = kept_timeout.map_or(timeout, |kept| kept.min(timeout));
         loop {
             let settings = followed.borrow_and_update().clone();
             let listed = self.lists.borrow_and_update().clone();

@@ -19,11 +19,9 @@ use super::watched_writes::WatchedWrites;
 use crate::{NetworkFiles, cluster::identity::MachineIdentity};
 use kat_bundle::settings::{ClusterSetting, changed_settings};
 use kat_daemon::watchdog::LoopPulses;
-use kat_host::files::{self, FileAccess};
 use kat_store::{Mirror, mirror::MirrorEntries};
 use kat_types::{
     api::FollowedConfiguration,
-    encoding::json,
     machine::{
         fence::{BootClock, BootTime},
         network::{NODE_FILE, NodeNetwork},
@@ -174,12 +172,9 @@ impl SettingsFollower {
             return Ok(());
         }
         self.refuse_other_cluster(&wanted.configuration)?;
-        let identity = MachineIdentity {
-            cluster: wanted.configuration.clone(),
-            ..self.identity.as_ref().clone()
-        };
-        let text = json::pretty(&self.file.display().to_string(), &identity)?;
-        files::write_atomic(&self.file, &text, FileAccess::mode(0o600))?;
+        MachineIdentity::update(&self.file, |identity| {
+            identity.cluster.clone_from(&wanted.configuration);
+        })?;
         let spec = &wanted.configuration.spec;
         let node = NodeNetwork {
             mtu: spec.mtu,

@@ -200,7 +200,7 @@ async fn begin(
             files::remove(Path::new(paths::MEMBER))?;
         }
     }
-    write_role(identity, true)
+    write_role(true)
 }
 
 /// Ends this machine's membership if the store was created anew on another machine while it was
@@ -251,7 +251,7 @@ async fn end(
     stop(system).await?;
     // The role is written first: whatever fails after this, the machine does not start with keys
     // that it must not have.
-    write_role(identity, false)?;
+    write_role(false)?;
     clear(keys, system).await
 }
 
@@ -278,14 +278,8 @@ async fn clear(keys: &MachineKeys, system: &dyn UnitManager) -> anyhow::Result<(
     Ok(())
 }
 
-fn write_role(identity: &MachineIdentity, etcd: bool) -> anyhow::Result<()> {
-    let identity = MachineIdentity {
-        etcd,
-        ..identity.clone()
-    };
-    let text = json::pretty(paths::IDENTITY, &identity)?;
-    files::write_atomic(Path::new(paths::IDENTITY), &text, FileAccess::mode(0o600))?;
-    Ok(())
+fn write_role(etcd: bool) -> anyhow::Result<()> {
+    MachineIdentity::update(Path::new(paths::IDENTITY), |identity| identity.etcd = etcd)
 }
 
 /// Whether etcd has become a member here: it writes its log only then.

@@ -380,6 +380,11 @@ mod tests {
         let (line, _) = after(false).await;
         let hangs = "kat-net.service runs and has not answered since 2026-11-22 03:40:12 UTC";
         assert_eq!(line, format!("{hangs}; waiting for etcd; workloads run on"));
+        hangs_now.send_replace(None);
+        refused_settings_now.send_replace(Some("agent.yaml is not taken".to_owned()));
+        let (line, _) = after(false).await;
+        let refused = "agent.yaml is not taken; waiting for etcd; workloads run on";
+        assert_eq!(line, refused);
         cancel.cancel();
         task.await.unwrap();
     }
