@@ -436,7 +436,7 @@ async fn a_longer_time_holds_for_contacts_after_the_machine_has_read_it() {
     let cut = Cut::new(Some(clock()), Some(memory_in(folder.path())), clock);
     let web = fenced(0, "web");
     cut.reach();
-    cut.list(true, &[web.clone()]);
+    cut.list(true, std::slice::from_ref(&web));
     cut.bench.soon().await;
     let deadline = deadline_in(folder.path(), &web.instance).unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -465,7 +465,7 @@ async fn a_shorter_time_stops_nothing_and_is_confirmed_once_kat_net_has_it() {
     let cut = Cut::new(Some(clock()), Some(memory_in(folder.path())), clock);
     let web = fenced(0, "web");
     cut.reach();
-    cut.list(true, &[web.clone()]);
+    cut.list(true, std::slice::from_ref(&web));
     cut.bench.soon().await;
     tokio::time::sleep(Duration::from_secs(40)).await;
     let read_at = (cut.clock)();
@@ -500,7 +500,7 @@ async fn an_agent_that_restarts_counts_its_last_contact_with_the_time_of_that_co
         Arc::clone(&clock),
     );
     first.reach();
-    first.list(true, &[web.clone()]);
+    first.list(true, std::slice::from_ref(&web));
     first.bench.soon().await;
     let deadline = deadline_in(folder.path(), &web.instance).unwrap();
     first.fence.abort();
@@ -515,7 +515,7 @@ async fn an_agent_that_restarts_counts_its_last_contact_with_the_time_of_that_co
         Arc::clone(&clock),
         FollowedSettings::new(&with_timeout(600), clock()),
     );
-    second.list(true, &[web.clone()]);
+    second.list(true, std::slice::from_ref(&web));
     second.bench.soon().await;
     assert_eq!(deadline_in(folder.path(), &web.instance), Some(deadline));
 }
