@@ -17,6 +17,8 @@ mod apply;
 mod authentication;
 #[path = "api/authorities.rs"]
 mod authorities;
+#[path = "api/configuration.rs"]
+mod configuration;
 #[path = "api/workload_files.rs"]
 mod files_of_folder;
 #[path = "api/images.rs"]

@@ -4,5 +4,6 @@ pub mod desired;
 pub(crate) mod fence;
 pub(crate) mod kept_position;
 pub(crate) mod known_epochs;
+pub(crate) mod settings;
 pub(crate) mod store_watch;
 pub(crate) mod watched_writes;

@@ -67,6 +67,7 @@ pub use crate::{
     desired_state::{
         desired::{self, DesiredState},
         fence::{FenceMemory, LIST_AGE, PartitionFence},
+        settings::FollowedSettings,
         store_watch::follow_desired,
         watched_writes::WatchedWrites,
     },

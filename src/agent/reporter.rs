@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::Statuses;
 use crate::{
     cluster::{abilities::MachineAbilities, identity::MachineIdentity, reach::CurrentReach},
+    desired_state::settings::FollowedSettings,
     network::kat_net_probe,
     service::supervisor::DesiredList,
 };
@@ -197,14 +198,18 @@ pub struct Reporter {
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// The clock of `reached`.
     pub boot_clock: BootClock,
+    /// The tick, and what of the cluster's settings the machine reports.
+    pub settings: FollowedSettings,
     /// Reports the loop's liveness to the watchdog.
     pub pulses: LoopPulses,
 }
 
 impl Reporter {
     /// Sends a report every tick and whenever something changed.
-    pub async fn run(self, tick: Duration, cancel: CancellationToken) {
+    pub async fn run(self, cancel: CancellationToken) {
         let mut lists = self.lists.clone();
+        let mut settings = self.settings.subscribe();
+        let mut confirmed = self.settings.subscribe_confirmed();
         self.wait_for_first_look().await;
         let mut failures = BTreeSet::new();
         let mut refusals = 0_u32;
@@ -247,7 +252,7 @@ impl Reporter {
             let pause = match sent {
                 Ok(_) => {
                     failures.clear();
-                    self.tick(tick)
+                    self.tick()
                 }
                 Err(error) => {
                     if failures.len() < REASONS_TOLD {
@@ -262,6 +267,8 @@ impl Reporter {
                     () = cancel.cancelled() => false,
                     () = self.statuses.changed() => true,
                     changed = lists.changed() => changed.is_ok(),
+                    changed = settings.changed() => changed.is_ok(),
+                    changed = confirmed.changed() => changed.is_ok(),
                     () = &mut moved => {
                         moved = self.facts.moved();
                         true
@@ -303,14 +310,19 @@ impl Reporter {
 
     /// The tick, shortened with `onPartition: stop`: the last report must not be old when the
     /// machine has to tell a network partition from the loss of a leader.
-    fn tick(&self, tick: Duration) -> Duration {
+    fn tick(&self) -> Duration {
+        let settings = self.settings.present();
+        let tick = match self.settings.is_confirmed() {
+            true => settings.tick,
+            // A leader waits for the confirmation, which takes a report that counts with them.
+            false => settings.tick.min(AFTER_FAILURE),
+        };
         let lists = self.lists.borrow();
         let mut assignments = lists.desired.assignments.values();
         if !assignments.any(|one| one.on_partition == OnPartition::Stop) {
             return tick;
         }
-        let timeout = self.identity.cluster.spec.node_loss_timeout_seconds;
-        tick.min(Duration::from_secs(timeout.into()) / REPORTS_IN_TIMEOUT)
+        tick.min(settings.loss_timeout / REPORTS_IN_TIMEOUT)
     }
 
     /// An agent that has just started knows nothing of the running instances. The leader keeps its
@@ -425,6 +437,7 @@ impl Reporter {
             authorities: self.facts.authorities(),
             state_stream: Some(self.facts.state_stream()),
             etcd_waits: self.facts.etcd_waits(),
+            configuration: Some(self.settings.followed()),
         };
         // Cut to the leader's limits, so that the leader never rejects a report because of long
         // output of programs.
@@ -539,6 +552,7 @@ mod tests {
         let (lists_now, lists) = watch::channel(listed);
         let mut identity = MachineIdentity::example("n1");
         identity.cluster.spec.node_loss_timeout_seconds = 10;
+        let settings = FollowedSettings::new(&identity.cluster.spec, BootTime(0));
         let reporter = Reporter {
             identity: Arc::new(identity),
             statuses: Statuses::default(),
@@ -551,9 +565,17 @@ mod tests {
             outside: watch::Sender::default(),
             clock: Arc::new(Timestamp::now),
             boot_clock: crate::tests::boot_clock(Instant::now()),
+            settings,
             pulses: LoopPulses::default(),
         };
         (reporter, lists_now)
+    }
+
+    fn with_tick(mut reporter: Reporter, seconds: u32) -> Reporter {
+        let mut spec = reporter.identity.cluster.spec.clone();
+        spec.agent_tick_seconds = seconds;
+        reporter.settings = FollowedSettings::new(&spec, BootTime(0));
+        reporter
     }
 
     /// Sends reports of a machine that changes its address after `moves_at` seconds. Returns the
@@ -566,7 +588,7 @@ mod tests {
         });
         let (reporter, _lists) = reporter(sink.clone(), facts.clone());
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(reporter.run(Duration::from_secs(15), cancel.clone()));
+        let task = tokio::spawn(with_tick(reporter, 15).run(cancel.clone()));
         tokio::time::sleep(Duration::from_secs(moves_at)).await;
         facts.address.send_replace(7);
         tokio::time::sleep(Duration::from_secs(takes + 1)).await;
@@ -625,7 +647,7 @@ mod tests {
         desired.assignments.insert(web.instance.clone(), web);
         lists.send_modify(|listed| listed.desired = Arc::new(desired));
         let (cancel, began) = (CancellationToken::new(), Instant::now());
-        let task = tokio::spawn(reporter.run(Duration::from_secs(15), cancel.clone()));
+        let task = tokio::spawn(with_tick(reporter, 15).run(cancel.clone()));
         let first = || *sink.begin.lock();
         tokio::time::sleep(Duration::from_millis(1900)).await;
         assert_eq!(first(), None, "it may still be looked at");
@@ -686,7 +708,7 @@ mod tests {
         let (reporter, _lists) = reporter(answers.clone(), Arc::new(Moving::default()));
         let outside = reporter.outside.subscribe();
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(reporter.run(Duration::from_secs(1), cancel.clone()));
+        let task = tokio::spawn(with_tick(reporter, 1).run(cancel.clone()));
         let after = async |answer: Option<bool>, seconds| {
             answers.0.send_replace(answer);
             tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -765,7 +787,7 @@ mod tests {
         });
         let (reporter, _lists) = reporter(sink, Arc::new(Moving::default()));
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(reporter.run(Duration::from_secs(3), cancel.clone()));
+        let task = tokio::spawn(with_tick(reporter, 3).run(cancel.clone()));
         for _ in 0..60 {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let observed = handle.reports.observed(Duration::from_secs(60));
@@ -812,7 +834,7 @@ mod tests {
         });
         let silence = reporter.silence.subscribe();
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(reporter.run(Duration::from_secs(15), cancel.clone()));
+        let task = tokio::spawn(with_tick(reporter, 15).run(cancel.clone()));
         for minutes in [1, 30] {
             tokio::time::sleep(Duration::from_secs(60 * minutes)).await;
             let silent = silence.borrow().clone().unwrap();
@@ -838,7 +860,7 @@ mod tests {
         reporter.clock = Arc::new(clock);
         let silence = reporter.silence.subscribe();
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(reporter.run(Duration::from_secs(15), cancel.clone()));
+        let task = tokio::spawn(with_tick(reporter, 15).run(cancel.clone()));
         let after = async |seconds: u64| {
             tokio::time::sleep(Duration::from_secs(seconds)).await;
             silence.borrow().clone()
@@ -909,7 +931,7 @@ mod tests {
         let reached = reporter.reached.subscribe();
         let (began, booted) = (Instant::now(), (reporter.boot_clock)());
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(reporter.run(Duration::from_secs(3), cancel.clone()));
+        let task = tokio::spawn(with_tick(reporter, 3).run(cancel.clone()));
         tokio::time::sleep(Duration::from_secs(1)).await;
         lists.send_modify(|listed| listed.desired = Arc::new(desired));
         tokio::time::sleep(Duration::from_millis(5500)).await;

@@ -5,6 +5,7 @@ pub(crate) mod bus;
 pub(crate) mod loops;
 pub(crate) mod paths;
 pub mod program;
+pub(crate) mod reload;
 pub(crate) mod replaced;
 pub(crate) mod run;
 pub(crate) mod status_line;

@@ -157,7 +157,8 @@ impl WorkloadWrite<'_> {
                 limit: MAX_ASSIGNMENT,
             });
         }
-        let timeout = snapshot.cluster.spec.node_loss_timeout_seconds;
+        // That of the machines, which may be lower than that of leaders.
+        let timeout = snapshot.wanted_cluster().spec.node_loss_timeout_seconds;
         let seconds = Duration::from_secs(timeout.into());
         if let Some(grace) = submission.fenced_grace
             && fence_after(seconds, grace).is_none()
@@ -188,6 +189,13 @@ impl WorkloadWrite<'_> {
             .check(entry.map(|entry| entry.meta.revision))?;
         let namespace_key = keys::namespace(&key.namespace);
         let mut conditions = vec![Compare::ModRevision(namespace_key, namespace.revision)];
+        if submission.fenced_grace.is_some() {
+            // The timeout that it fits into may be lowered at this moment.
+            let wanted = snapshot.wanted.as_ref();
+            let revision = wanted.map_or(0, |stored| stored.revision);
+            let key = keys::WANTED_CONFIGURATION.to_owned();
+            conditions.push(Compare::ModRevision(key, revision));
+        }
         let decided = match entry {
             None => self.create(snapshot, &key, &mut conditions)?,
             Some(entry) => match self.update(&key, entry)? {

@@ -17,6 +17,7 @@
 //! - `not_yet`: valid fields without an effect, found apart so that stored files can always be
 //!   read.
 //! - `needed_reader`: the version of the reader that stored files need.
+//! - `settings`: which settings of a running cluster can change, and what a change does.
 //! - `hash`: whether something changed. `edit`, `image_places`: changes of a file as written.
 //! - `diagnostic`, `suggest`: the texts of mistakes.
 //!
@@ -54,6 +55,7 @@ mod machine;
 mod needed_reader;
 mod not_yet;
 mod parse;
+pub mod settings;
 mod stream;
 mod suggest;
 mod volumes;

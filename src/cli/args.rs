@@ -171,7 +171,7 @@ pub(super) enum KatcallCommand {
     Secret(secret::SecretArgs),
     /// Explain a field of the *.kat files, or a reason
     Explain(ExplainArgs),
-    /// Show the cluster's configuration
+    /// Show and change the cluster's configuration
     Config(ConfigArgs),
     /// Select the cluster that katcall uses
     Context(ContextArgs),

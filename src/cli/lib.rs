@@ -42,6 +42,7 @@ mod confirm;
 mod connect;
 mod console;
 mod context;
+mod editor;
 mod errors;
 mod manual;
 mod output;

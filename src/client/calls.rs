@@ -11,10 +11,10 @@ use super::{
 };
 use kat_types::{
     api::{
-        ApplyResult, Certificates, ClusterOverview, Event, EventFilter, HealthView, InstanceItem,
-        JoinAnswer, JoinRequest, List, LogLine, LogQuery, MembershipAnswer, NamespaceItem,
-        NamespaceUsage, NodeUsage, RenewalRequest, ServerVersion, TokenRequest, TokenView,
-        WatchLine, WorkloadItem,
+        ApplyResult, Certificates, ClusterOverview, ConfigurationChange, ConfigurationHistory,
+        Event, EventFilter, HealthView, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
+        LogQuery, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeUsage, RenewalRequest,
+        ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
     encoding::json,
     resource::{Amounts, ClusterConfiguration, Namespace},
@@ -344,6 +344,29 @@ impl Client {
     /// The cluster's configuration.
     pub async fn cluster_configuration(&self) -> Result<ClusterConfiguration, ClientError> {
         self.get(RequestPath::cluster_configuration()).await
+    }
+
+    /// The configurations of the cluster that are kept, with who made them.
+    pub async fn configuration_history(&self) -> Result<ConfigurationHistory, ClientError> {
+        self.get(RequestPath::configuration_history()).await
+    }
+
+    /// Sends the text of a `cluster.kat` as the cluster's configuration, unless it was changed after
+    /// this resourceVersion.
+    pub async fn change_configuration(
+        &self,
+        text: &str,
+        if_match: &str,
+        dry_run: bool,
+    ) -> Result<ConfigurationChange, ClientError> {
+        let mut route = RequestPath::cluster_configuration();
+        if dry_run {
+            route = route.with("dryRun", "true");
+        }
+        let mut request = ApiRequest::new(Method::PUT, route);
+        request.body = Some(("text/plain", Bytes::copy_from_slice(text.as_bytes())));
+        request.if_match = Some(if_match.to_owned());
+        decode(&self.send(&request).await?)
     }
 
     /// The cluster's overview.

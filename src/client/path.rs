@@ -367,6 +367,11 @@ impl RequestPath {
         Self(format!("{VERSION}/config/cluster"))
     }
 
+    /// The kept configurations of the cluster.
+    pub(super) fn configuration_history() -> Self {
+        Self(format!("{VERSION}/config/cluster/revisions"))
+    }
+
     /// The cluster's overview.
     pub fn overview() -> Self {
         Self(format!("{VERSION}/overview"))

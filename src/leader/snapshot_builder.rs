@@ -20,6 +20,7 @@ use kat_types::{
     secrets::SecretRecord,
     store::{
         authorities::AuthorityRecord,
+        configuration::ConfigurationRecord,
         keys,
         members::{ClusterEndpoints, ClusterMembers},
         records::{
@@ -215,6 +216,17 @@ impl SnapshotBuilder {
             .and_then(|entry| self.json::<ClusterConfiguration>(entry))
         {
             snapshot.cluster = value.value;
+            snapshot.cluster_revision = value.revision;
+        }
+        snapshot.wanted = entries
+            .get(keys::WANTED_CONFIGURATION)
+            .and_then(|entry| self.json::<ConfigurationRecord>(entry));
+        for (number, entry) in entries_below(entries, keys::CONFIGURATIONS) {
+            if let (Ok(number), Some(stored)) =
+                (number.parse(), self.json::<ConfigurationRecord>(entry))
+            {
+                snapshot.earlier_configurations.insert(number, stored.value);
+            }
         }
         snapshot.leader_endpoint = entries.get(keys::LEADER_ENDPOINT).map(|entry| text(entry));
         snapshot.leader_name = leader_name(entries);

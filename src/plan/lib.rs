@@ -67,7 +67,11 @@ pub use crate::{
         measure::{MAX_ASSIGNMENT, largest_assignment},
         user_index::*,
     },
-    nodes::{admission::*, endpoints::*},
+    nodes::{
+        admission::*,
+        endpoints::*,
+        loss_timeout::{AwaitedLossTimeout, awaited_loss_timeout, too_slow_for},
+    },
     scheduling::{
         host_ports::{HOST_PORT_DATA_PATH, reserved_ports},
         schedule::*,
@@ -166,6 +170,7 @@ fn plan_without(
     images::plan_images(&mut draft, &statuses);
     crate::nodes::endpoints::plan_reach(&mut draft, &heard);
     crate::nodes::endpoints::plan_endpoints(&mut draft);
+    crate::nodes::loss_timeout::plan_loss_timeout(&mut draft, &heard);
     plan_namespaces(&mut draft);
     event::plan_expiry(&mut draft);
     draft.finish()

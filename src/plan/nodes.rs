@@ -5,6 +5,7 @@ pub(crate) mod assignment_lag;
 pub(crate) mod drain;
 pub(crate) mod endpoints;
 pub(crate) mod leaving;
+pub(crate) mod loss_timeout;
 pub(crate) mod node_loss;
 pub(crate) mod overlay_down;
 pub(crate) mod status;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::resource::{Amounts, Protocol, VirtualLoadBalancerSpec, WorkloadSpec};
 
 mod access;
+mod configuration;
 mod container;
 mod namespace;
 pub mod newer;
@@ -35,6 +36,7 @@ pub use crate::api::observation::metrics::*;
 pub use crate::api::observation::overview::*;
 pub use crate::api::observation::query::*;
 pub use crate::api::observation::usage::*;
+pub use configuration::*;
 pub use container::*;
 pub use namespace::*;
 pub use node::*;

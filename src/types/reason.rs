@@ -256,6 +256,8 @@ words! {
         StoreNearlyFull,
         StoreWasFull,
         BackupMade,
+        ConfigurationChanged,
+        ConfigurationFollowed,
         BackupFailed,
         OldBackupStays,
     }

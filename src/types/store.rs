@@ -1,6 +1,7 @@
 //! What the store holds: its keys, its records and how they are written together.
 
 pub mod authorities;
+pub mod configuration;
 pub mod keys;
 pub mod members;
 pub mod records;

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     MachineFacts, ReportSink,
     cluster::cluster_cache::{ClusterCache, ClusterCacheReceiver},
-    desired_state::known_epochs::refused_epoch_text,
+    desired_state::{known_epochs::refused_epoch_text, settings::FollowedSettings},
     disk::pressure::DiskWatch,
     etcd::{authorities::AuthorityUses, membership::LostDataReader},
     network::kat_net_probe,
@@ -377,6 +377,7 @@ pub(crate) struct LeaderApi {
     identity: Arc<MachineIdentity>,
     keys: MachineKeys,
     known: ClusterCacheReceiver,
+    settings: FollowedSettings,
     client: tokio::sync::Mutex<Option<Client>>,
     /// The leader that the last report was sent to.
     leader: Mutex<Option<String>>,
@@ -394,9 +395,11 @@ impl LeaderApi {
         identity: &Arc<MachineIdentity>,
         keys: &MachineKeys,
         known: ClusterCacheReceiver,
+        settings: FollowedSettings,
     ) -> Self {
         Self {
             known,
+            settings,
             identity: Arc::clone(identity),
             keys: keys.clone(),
             client: tokio::sync::Mutex::default(),
@@ -432,12 +435,10 @@ impl LeaderApi {
         )?;
         // The reporter does its own retries, with a new report and on a new connection, which may
         // reach another leader.
-        let spec = &self.identity.cluster.spec;
-        let tick = spec
-            .agent_tick_seconds
-            .min(spec.node_loss_timeout_seconds / 5);
+        let settings = self.settings.present();
+        let tick = settings.tick.min(settings.loss_timeout / 5).as_secs();
         let options = ClientOptions {
-            request_timeout: Duration::from_secs(u64::from(tick).clamp(1, 5)),
+            request_timeout: Duration::from_secs(tick.clamp(1, 5)),
             retry_for: Duration::ZERO,
             unreachable_for: Duration::ZERO,
             ..client.options()

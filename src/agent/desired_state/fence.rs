@@ -28,6 +28,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::settings::FollowedSettings;
 use crate::service::supervisor::DesiredList;
 use kat_host::files::{self, FileAccess};
 use kat_store::{SILENCE, SURE_FOR};
@@ -37,8 +38,8 @@ use kat_types::{
     resource::OnPartition,
 };
 
-/// Largest file with the time of the last contact, in bytes.
-const LIMIT: u64 = 32;
+/// Largest file with the last contact, in bytes.
+const LIMIT: u64 = 64;
 /// Largest file with the deadlines, in bytes.
 const DEADLINES_LIMIT: u64 = 16 << 20;
 /// Sleep if nothing is scheduled.
@@ -63,9 +64,18 @@ pub struct FenceMemory {
 impl FenceMemory {
     /// When a leader was last reached; `None` if none was since the boot.
     pub fn recall(&self, now: BootTime) -> Option<BootTime> {
+        self.recall_contact(now).map(|contact| contact.reached)
+    }
+
+    fn recall_contact(&self, now: BootTime) -> Option<KeptContact> {
         let text = files::read_text(&self.path, LIMIT).ok()?;
-        let reached = BootTime(text.trim().parse().ok()?);
-        Some(reached).filter(|reached| *reached <= now)
+        let mut numbers = text.split_whitespace();
+        let reached = BootTime(numbers.next()?.parse().ok()?);
+        let timeout = match numbers.next() {
+            Some(microseconds) => Some(Duration::from_micros(microseconds.parse().ok()?)),
+            None => None,
+        };
+        Some(KeptContact { reached, timeout }).filter(|contact| contact.reached <= now)
     }
 
     /// The deadlines that were last written; none where the file can't be read.
@@ -109,22 +119,31 @@ impl FenceMemory {
         self.path.with_file_name("confirmed")
     }
 
-    fn save_contact(&self, reached: BootTime) {
-        let at = reached.0.to_string();
-        if let Err(error) = files::write_atomic(&self.path, at.as_bytes(), FileAccess::mode(0o600))
-        {
+    /// Returns false where it can't be written, which is logged.
+    fn save_contact(&self, reached: BootTime, timeout: Duration) -> bool {
+        let text = format!("{} {}", reached.0, timeout.as_micros());
+        let written = files::write_atomic(&self.path, text.as_bytes(), FileAccess::mode(0o600));
+        if let Err(error) = &written {
             tracing::warn!(
                 "when the leader was reached is not kept over a restart of the agent: {error:#}"
             );
         }
+        written.is_ok()
     }
+}
+
+/// A contact that an earlier process of the agent has kept.
+struct KeptContact {
+    reached: BootTime,
+    /// The time for which it counts; `None` from a version in which the time never changed.
+    timeout: Option<Duration>,
 }
 
 /// Passes the desired list on with the instances that must not run now.
 pub struct PartitionFence {
     /// `nodeLossTimeoutSeconds`: after this silence the leader may replace this machine's
     /// instances.
-    pub timeout: Duration,
+    pub settings: FollowedSettings,
     /// [`LIST_AGE`].
     pub list_age: Duration,
     pub lists: watch::Receiver<DesiredList>,
@@ -147,27 +166,39 @@ impl PartitionFence {
         let memory = self.memory.as_ref();
         let mut deadlines = memory.map_or_else(BTreeMap::new, FenceMemory::recall_deadlines);
         // By the memory, since a report may have been accepted already.
+        let kept = memory.and_then(|memory| memory.recall_contact((self.clock)()));
         let mut reached = match memory {
-            Some(memory) => memory.recall((self.clock)()),
+            Some(_) => kept.as_ref().map(|contact| contact.reached),
             None => *self.reached.borrow(),
         };
+        let mut followed = self.settings.subscribe();
+        // Of the last contact. It does not change with the settings: they hold for reports that were
+        // sent after the machine had read them (`settings.rs`). That of a process before this one is
+        // not longer than that of the disk, which a leader may have gone by meanwhile.
+        let kept_timeout = kept.and_then(|contact| contact.timeout);
+        let mut timeout = followed.borrow().loss_timeout;
+        timeout = kept_timeout.map_or(timeout, |kept| kept.min(timeout));
         loop {
+            let settings = followed.borrow_and_update().clone();
             let listed = self.lists.borrow_and_update().clone();
             // By the contact of before: after a signal that stopped the agent, or a suspension of
             // the machine, a leader may be reached again before the end of the time was noticed.
-            let missed = PartitionedInstances::of(&listed, reached, self.timeout, (self.clock)());
+            let missed = PartitionedInstances::of(&listed, reached, timeout, (self.clock)());
             if !missed.over.is_empty() {
                 back = None;
             }
             let waiting = &stopped | &missed.over;
             reached = *self.reached.borrow_and_update();
+            if reached.is_none_or(|reached| reached >= settings.since) {
+                timeout = settings.loss_timeout;
+            }
             if !confirmed && listed.confirmed && listed.current {
                 confirmed = true;
                 if let Some(memory) = &self.memory {
                     memory.keep_confirmed();
                 }
             }
-            let silence = PartitionedInstances::of(&listed, reached, self.timeout, (self.clock)());
+            let silence = PartitionedInstances::of(&listed, reached, timeout, (self.clock)());
             back = match silence.over.is_empty() {
                 true => back.or_else(|| Some(Instant::now())),
                 false => None,
@@ -183,11 +214,20 @@ impl PartitionFence {
             // While an instance waits for the list, the saved time stays old, so that the instance
             // also waits in the next process of the agent.
             let runs = verdict.any && verdict.stopped.is_empty();
+            let mut is_kept = true;
             if let (Some(memory), Some(reached), true) = (&self.memory, reached, runs) {
-                memory.save_contact(reached);
+                is_kept = memory.save_contact(reached, timeout);
             }
-            if listed.known && !self.renew_deadlines(&mut deadlines, &listed, reached, &verdict) {
-                verdict.again = verdict.again.min(UNWRITTEN);
+            if listed.known {
+                let end = reached.map(|reached| reached.after(kill_after(timeout)));
+                let told = self.renew_deadlines(&mut deadlines, &listed, end, &verdict);
+                if !told {
+                    verdict.again = verdict.again.min(UNWRITTEN);
+                }
+                // The leader may go by a lower time only once nothing here goes by a higher one.
+                if told && is_kept && timeout == settings.loss_timeout {
+                    self.settings.confirm(&settings);
+                }
             }
             let mut held = verdict.stopped.clone();
             if !confirmed {
@@ -216,6 +256,7 @@ impl PartitionFence {
                 () = cancel.cancelled() => return,
                 changed = self.lists.changed() => changed,
                 changed = self.reached.changed() => changed,
+                changed = followed.changed() => changed,
                 () = sleep(verdict.again) => Ok(()),
             };
             if changed.is_err() {
@@ -226,19 +267,20 @@ impl PartitionFence {
 }
 
 impl PartitionFence {
-    /// Tells `kat-net` until when the instances may run. A stopped one keeps the deadline that it
-    /// had, also while the agent can't stop it. Returns false where `kat-net` could not be told.
+    /// Tells `kat-net` until when the instances may run: until `end`. A stopped one keeps an earlier
+    /// deadline that it had, also while the agent can't stop it. Returns false where `kat-net` could not be told.
     fn renew_deadlines(
         &self,
         deadlines: &mut BTreeMap<String, BootTime>,
         listed: &DesiredList,
-        reached: Option<BootTime>,
+        end: Option<BootTime>,
         verdict: &FenceVerdict,
     ) -> bool {
-        let end = reached.map(|reached| reached.after(kill_after(self.timeout)));
         let next = fenced_instances(listed).filter_map(|(id, _)| {
             let deadline = match verdict.stopped.contains(id) {
-                true => deadlines.get(id).copied(),
+                true => deadlines
+                    .get(id)
+                    .map(|own| end.map_or(*own, |end| end.min(*own))),
                 false => end,
             };
             Some((id.clone(), deadline?))

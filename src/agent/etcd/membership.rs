@@ -37,7 +37,7 @@ use kat_daemon::watchdog::LoopPulses;
 use kat_host::files::{self, FileAccess};
 use kat_render::ETCD_FOLDER;
 use kat_systemd::{ManagerSource, SystemdError, UnitManager};
-use kat_types::{encoding::json, store::members::MemberRecord};
+use kat_types::store::members::MemberRecord;
 
 /// Pause after a failed change.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
@@ -127,9 +127,7 @@ pub(crate) async fn follow(
                 RoleChange::Stay => Ok(false),
                 RoleChange::Remember => remember(&identity, &now).map(|()| false),
                 RoleChange::Begin => begin(&identity, &keys, &now).await.map(|()| true),
-                RoleChange::End => end(&identity, &keys, managers.system().as_ref())
-                    .await
-                    .map(|()| true),
+                RoleChange::End => end(&keys, managers.system().as_ref()).await.map(|()| true),
                 RoleChange::Replaced => {
                     stand_aside(managers.system().as_ref()).await.map(|()| true)
                 }
@@ -200,7 +198,7 @@ async fn begin(
             files::remove(Path::new(paths::MEMBER))?;
         }
     }
-    write_role(identity, true)
+    write_role(true)
 }
 
 /// Ends this machine's membership if the store was created anew on another machine while it was
@@ -225,7 +223,7 @@ pub(crate) async fn give_up_outdated(
     let standing = recovery::store_standing(identity, keys, known, EpochQuestion::Patient).await;
     match standing {
         StoreStanding::Current => return Ok(false),
-        StoreStanding::Outdated => end(identity, keys, system).await?,
+        StoreStanding::Outdated => end(keys, system).await?,
         StoreStanding::Replaced => stand_aside(system).await?,
     }
     Ok(true)
@@ -242,16 +240,12 @@ async fn stand_aside(system: &dyn UnitManager) -> anyhow::Result<()> {
 
 /// Stops etcd and removes the files that only a member has; the machine is a worker from the next
 /// start on.
-async fn end(
-    identity: &MachineIdentity,
-    keys: &MachineKeys,
-    system: &dyn UnitManager,
-) -> anyhow::Result<()> {
+async fn end(keys: &MachineKeys, system: &dyn UnitManager) -> anyhow::Result<()> {
     tracing::info!("this machine holds the cluster's store no more");
     stop(system).await?;
     // The role is written first: whatever fails after this, the machine does not start with keys
     // that it must not have.
-    write_role(identity, false)?;
+    write_role(false)?;
     clear(keys, system).await
 }
 
@@ -278,14 +272,8 @@ async fn clear(keys: &MachineKeys, system: &dyn UnitManager) -> anyhow::Result<(
     Ok(())
 }
 
-fn write_role(identity: &MachineIdentity, etcd: bool) -> anyhow::Result<()> {
-    let identity = MachineIdentity {
-        etcd,
-        ..identity.clone()
-    };
-    let text = json::pretty(paths::IDENTITY, &identity)?;
-    files::write_atomic(Path::new(paths::IDENTITY), &text, FileAccess::mode(0o600))?;
-    Ok(())
+fn write_role(etcd: bool) -> anyhow::Result<()> {
+    MachineIdentity::update(Path::new(paths::IDENTITY), |identity| identity.etcd = etcd)
 }
 
 /// Whether etcd has become a member here: it writes its log only then.

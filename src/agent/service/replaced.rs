@@ -39,11 +39,12 @@ use kat_types::machine::network::{self, NodeNetwork, PeerMachines};
 /// Pause before a step that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Runs until SIGTERM.
+/// Runs until SIGTERM, or until `restart`.
 pub(super) async fn run(
     mut loops: AgentLoops,
     machine: &Machine,
     known: ClusterCache,
+    restart: CancellationToken,
 ) -> anyhow::Result<()> {
     let Machine {
         identity,
@@ -90,7 +91,13 @@ pub(super) async fn run(
     let serving = api::serve(config, socket_alone()?, loops.cancel.clone());
     loops.add("API", serving);
 
-    loops.supervise(wait_for_end()).await?;
+    let end = async {
+        tokio::select! {
+            ended = wait_for_end() => ended,
+            () = restart.cancelled() => Ok(()),
+        }
+    };
+    loops.supervise(end).await?;
     loops.end().await;
     Ok(())
 }

@@ -35,6 +35,7 @@ use crate::{
         fence,
         kept_position::PositionFile,
         known_epochs::KnownEpochs,
+        settings::{FollowedSettings, SettingsFollower},
         store_watch::{FollowedStore, follow_desired, follow_known, follow_network},
         watched_writes::WatchedWrites,
     },
@@ -60,7 +61,10 @@ use crate::{
     network::{host_ports::SystemListeners, kat_net_probe::KatNetProbe},
     reporter::{LeaderSilence, OwnLeaderFirst},
     secrets::Secrets,
-    service::status_line::{StatusSources, tell_status},
+    service::{
+        reload::{ReloadOutcomes, ReloadRequests},
+        status_line::{StatusSources, tell_status},
+    },
     volumes::{
         Volumes, earlier_grants,
         moves::{OtherMachines, OwnVolumes, VolumeMoves},
@@ -100,7 +104,11 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         tracing::error!("what an earlier restore unpacked is left: {error:#}");
     }
     let config = read_agent_config()?;
+    let reloads = ReloadRequests::register()?;
     let mut loops = AgentLoops::start();
+    let outcomes = ReloadOutcomes::default();
+    let answers = reloads.answer(config.clone(), outcomes.clone(), loops.cancel.clone());
+    loops.add("reloads", answers);
     let machine = Machine {
         managers: Arc::new(Managers::new()),
         clock: Arc::new(Timestamp::now),
@@ -109,7 +117,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     };
     let stored = ClusterCache::stored();
     if recovery::is_marked_replaced()? {
-        return super::replaced::run(loops, &machine, stored).await;
+        return super::replaced::run(loops, &machine, stored, outcomes.restart).await;
     }
     let workloads = workloads(&mut loops, &machine, &stored).await?;
     let (known_now, known) = watch::channel(Arc::new(stored));
@@ -163,6 +171,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         refused_epoch: cluster.epochs.refused(),
         outside: told.outside.subscribe(),
         data_path_silent: told.data_path_silent.subscribe(),
+        refused_settings: outcomes.refused.subscribe(),
         member: machine.identity.etcd,
     };
     let status = tell_status(loops.status.clone(), status, loops.cancel.clone());
@@ -177,6 +186,10 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let end = async {
         tokio::select! {
             ended = wait_for_end() => ended,
+            () = outcomes.restart.cancelled() => {
+                count_restarts_anew(system.as_ref()).await;
+                Ok(())
+            }
             Ok(()) = turn => {
                 tracing::info!("this machine's part in the cluster's store changes; systemd starts kat-agent anew");
                 count_restarts_anew(system.as_ref()).await;
@@ -248,6 +261,7 @@ struct Workloads {
     disks: Arc<DiskWatch>,
     /// When this machine last counted as present for every leader.
     reached: watch::Sender<Option<BootTime>>,
+    settings: FollowedSettings,
 }
 
 /// Starts the workers and the loops over volumes, images and disks. They go by the list of before
@@ -286,8 +300,9 @@ async fn workloads(
     let boot_clock = boot_clock();
     let (reached_now, reached) = watch::channel(memory.recall(boot_clock()));
     let (fenced_now, fenced) = watch::channel(DesiredList::default());
+    let settings = FollowedSettings::new(&identity.cluster.spec, boot_clock());
     let fence = fence::PartitionFence {
-        timeout: Duration::from_secs(identity.cluster.spec.node_loss_timeout_seconds.into()),
+        settings: settings.clone(),
         list_age: fence::LIST_AGE,
         lists: listed.clone(),
         clock: boot_clock,
@@ -356,6 +371,7 @@ async fn workloads(
         writes,
         disks,
         reached: reached_now,
+        settings,
     })
 }
 
@@ -569,7 +585,9 @@ fn servers(
 /// and to those who follow it.
 fn follow_state(
     loops: &mut AgentLoops,
-    Machine { identity, .. }: &Machine,
+    Machine {
+        identity, config, ..
+    }: &Machine,
     credentials: &Credentials,
     (workloads, cluster): (&Workloads, &Cluster),
     known_now: watch::Sender<Arc<ClusterCache>>,
@@ -585,6 +603,18 @@ fn follow_state(
         cancel.clone(),
     );
     loops.add_blocking("desired list", desired);
+    let settings = SettingsFollower {
+        identity: Arc::clone(identity),
+        file: paths::IDENTITY.into(),
+        state: cluster.state.clone(),
+        settings: workloads.settings.clone(),
+        network: workloads.network.clone(),
+        node: setup::node_network(identity, config),
+        writes: workloads.writes.clone(),
+        boot_clock: boot_clock(),
+        pulses: pulses.clone(),
+    };
+    loops.add_blocking("cluster's settings", settings.run(cancel.clone()));
     let network = follow_network(
         Arc::clone(identity),
         cluster.state.clone(),
@@ -622,7 +652,6 @@ async fn reports(
         clock,
     } = machine;
     let cancel = loops.cancel.clone();
-    let tick = Duration::from_secs(u64::from(identity.cluster.spec.agent_tick_seconds));
     let facts = ThisMachine::new(
         identity,
         config,
@@ -653,7 +682,12 @@ async fn reports(
         lists: workloads.lists.subscribe(),
         sink: Arc::new(OwnLeaderFirst {
             handle: cluster.handle.clone(),
-            others: Arc::new(LeaderApi::new(identity, keys, known.clone())),
+            others: Arc::new(LeaderApi::new(
+                identity,
+                keys,
+                known.clone(),
+                workloads.settings.clone(),
+            )),
         }),
         facts: Arc::new(facts),
         published: told.report.clone(),
@@ -662,9 +696,10 @@ async fn reports(
         outside: told.outside.clone(),
         clock: Arc::clone(clock),
         boot_clock: boot_clock(),
+        settings: workloads.settings.clone(),
         pulses: loops.pulses.clone(),
     };
-    loops.add_blocking("reports", reporter.run(tick, cancel.clone()));
+    loops.add_blocking("reports", reporter.run(cancel.clone()));
     let bus = super::bus::serve(
         Arc::clone(identity),
         workloads.lists.subscribe(),
@@ -827,12 +862,14 @@ mod tests {
         let (_silence_now, silence) = watch::channel(None);
         let (_outside_now, outside) = watch::channel(false);
         let (_silent_now, data_path_silent) = watch::channel(None);
+        let (_refused_settings_now, refused_settings) = watch::channel(None);
         let sources = StatusSources {
             handle,
             silence,
             refused_epoch,
             outside,
             data_path_silent,
+            refused_settings,
             member: true,
         };
         let told = tell_status(loops.status.clone(), sources, loops.cancel.clone());

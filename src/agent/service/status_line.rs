@@ -85,6 +85,8 @@ pub(crate) struct StatusSources {
     pub outside: watch::Receiver<bool>,
     /// Since when `kat-net` runs and does not answer.
     pub data_path_silent: watch::Receiver<Option<Timestamp>>,
+    /// Why a changed `agent.yaml` was not taken.
+    pub refused_settings: watch::Receiver<Option<String>>,
     /// Whether this machine holds etcd.
     pub member: bool,
 }
@@ -101,6 +103,7 @@ pub(crate) async fn tell_status(
         mut refused_epoch,
         mut outside,
         mut data_path_silent,
+        mut refused_settings,
         member,
     } = sources;
     let mut snapshots = handle.snapshot.clone();
@@ -134,6 +137,10 @@ pub(crate) async fn tell_status(
             Some(since) => format!("{}; {text}", kat_net_probe::silence_text(since)),
             None => text,
         };
+        let text = match refused_settings.borrow_and_update().as_ref() {
+            Some(refusal) => format!("{refusal}; {text}"),
+            None => text,
+        };
         status.say(&text);
         tokio::select! {
             () = cancel.cancelled() => return,
@@ -143,6 +150,7 @@ pub(crate) async fn tell_status(
             changed = refused_epoch.changed() => if changed.is_err() { return },
             changed = outside.changed() => if changed.is_err() { return },
             changed = data_path_silent.changed() => if changed.is_err() { return },
+            changed = refused_settings.changed() => if changed.is_err() { return },
         }
     }
 }
@@ -335,12 +343,14 @@ mod tests {
         let (_silence_now, silence) = watch::channel(None);
         let (_refused_now, refused_epoch) = watch::channel(None);
         let (hangs_now, data_path_silent) = watch::channel(None);
+        let (refused_settings_now, refused_settings) = watch::channel(None);
         let sources = StatusSources {
             handle,
             silence,
             refused_epoch,
             outside,
             data_path_silent,
+            refused_settings,
             member: true,
         };
         let cancel = CancellationToken::new();
@@ -370,6 +380,11 @@ mod tests {
         let (line, _) = after(false).await;
         let hangs = "kat-net.service runs and has not answered since 2026-11-22 03:40:12 UTC";
         assert_eq!(line, format!("{hangs}; waiting for etcd; workloads run on"));
+        hangs_now.send_replace(None);
+        refused_settings_now.send_replace(Some("agent.yaml is not taken".to_owned()));
+        let (line, _) = after(false).await;
+        let refused = "agent.yaml is not taken; waiting for etcd; workloads run on";
+        assert_eq!(line, refused);
         cancel.cancel();
         task.await.unwrap();
     }

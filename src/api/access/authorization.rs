@@ -447,6 +447,8 @@ mod tests {
             ("POST", "/v1alpha1/join", "j"),
             ("GET", "/v1alpha1/events", "ard"),
             ("GET", "/v1alpha1/config/cluster", "arj"),
+            ("PUT", "/v1alpha1/config/cluster", "a"),
+            ("GET", "/v1alpha1/config/cluster/revisions", "a"),
             ("GET", "/v1alpha1/overview", "arnms"),
             ("GET", "/v1alpha1/registries", "a"),
             ("PUT", "/v1alpha1/registries/{host}", "a"),

@@ -2,6 +2,7 @@
 
 pub(crate) mod authorities;
 pub(crate) mod config;
+pub(crate) mod configuration;
 pub(crate) mod events;
 pub(crate) mod exposed_values;
 pub(crate) mod joining;

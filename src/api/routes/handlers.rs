@@ -9,8 +9,8 @@ use crate::{
     context::Api,
     handlers::{
         cluster::{
-            authorities, config, events, exposed_values, joining, membership, metrics, overview,
-            registries, tokens,
+            authorities, config, configuration, events, exposed_values, joining, membership,
+            metrics, overview, registries, tokens,
         },
         data::{logins, secrets, volume_forgets, volume_moves, volumes},
         machines::{node_settings, nodes, state_stream, usage},
@@ -81,6 +81,8 @@ pub(super) fn of(operation: ApiOperation, filter: MethodFilter) -> MethodRouter<
         ApiOperation::Join => on(filter, joining::join),
         ApiOperation::ListEvents => on(filter, events::list),
         ApiOperation::GetClusterConfiguration => on(filter, config::cluster),
+        ApiOperation::PutClusterConfiguration => on(filter, configuration::change),
+        ApiOperation::ListConfigurations => on(filter, configuration::history),
         ApiOperation::GetOverview => on(filter, overview::get),
         ApiOperation::ListRegistries => on(filter, registries::list),
         ApiOperation::SetRegistry => on(filter, registries::set),

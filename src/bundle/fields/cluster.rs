@@ -50,7 +50,7 @@ pub(super) const FIELDS: &[Field] = &[
     cluster("spec.etcdPeerPort", PORT, "12380", "TCP port between etcd members; fixed at init").default("2380"),
     cluster("spec.etcdClientPort", PORT, "12379", "TCP port for clients of etcd; fixed at init").default("2379"),
     cluster("spec.wireguardPort", PORT, "51821", "UDP port of WireGuard; fixed at init").default("51820"),
-    cluster("spec.volumeBasePath", Text, "/srv/kat/volumes", "directory of the volumes with simpleClusterStorage").default("/var/lib/kat/volumes"),
+    cluster("spec.volumeBasePath", Text, "/srv/kat/volumes", "directory of the volumes with simpleClusterStorage; fixed at init").default("/var/lib/kat/volumes"),
     cluster("spec.backupPath", Text, "/srv/kat/backups", "directory of the leader's backups: below /var/lib, /srv or /mnt").default("/var/lib/kat/backups"),
     cluster("spec.backupRetention", Integer(1, 1000), "10", "number of backups that are kept").default("5"),
     cluster("spec.backupIntervalMinutes", Integer(1, 10_080), "60", "minutes between backups").default("30"),

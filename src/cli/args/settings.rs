@@ -65,18 +65,57 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print the cluster's configuration
+    /// Print the cluster's configuration as a cluster.kat, or the values of settings
     Get {
+        /// Settings of which only the values are printed
+        #[arg(value_name = "KEY")]
+        keys: Vec<String>,
         /// Output format
-        #[arg(short, long, default_value = "yaml")]
+        #[arg(short, long, default_value = "yaml", conflicts_with = "keys")]
         output: DocumentFormat,
     },
-    /// Change a setting (not implemented yet)
+    /// Change settings, all of them or none
     Set {
-        /// Setting and value
+        /// Setting and value, such as nodeLossTimeoutSeconds=90
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<String>,
+        #[command(flatten)]
+        plan: ConfigPlanArgs,
     },
+    /// Set settings to their defaults
+    Unset {
+        /// Settings
+        #[arg(value_name = "KEY", required = true)]
+        keys: Vec<String>,
+        #[command(flatten)]
+        plan: ConfigPlanArgs,
+    },
+    /// Change the configuration in an editor: $VISUAL, $EDITOR, or vi
+    Edit {
+        #[command(flatten)]
+        plan: ConfigPlanArgs,
+    },
+    /// List the kept configurations, who made them, and what they changed
+    History {
+        /// Output format: each configuration as a whole
+        #[arg(short, long)]
+        output: Option<DocumentFormat>,
+    },
+    /// Return to an earlier configuration
+    Rollback {
+        /// Number of the configuration, from `katcall config history`
+        #[arg(value_name = "NUMBER")]
+        number: u64,
+        #[command(flatten)]
+        plan: ConfigPlanArgs,
+    },
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct ConfigPlanArgs {
+    /// Only print what would change, and the effect
+    #[arg(long, visible_alias = "plan")]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Args)]

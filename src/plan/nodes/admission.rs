@@ -108,6 +108,11 @@ pub struct Admission {
     pub operations: Vec<WriteOperation>,
 }
 
+/// Revision of the wanted configuration; 0 while it is that of init.
+pub(crate) fn wanted_revision(snapshot: &Snapshot) -> i64 {
+    snapshot.wanted.as_ref().map_or(0, |stored| stored.revision)
+}
+
 impl Applicant {
     /// The registration of a new machine.
     pub fn registration(&self, uid: &str, now: Timestamp) -> NodeRegistration {
@@ -235,6 +240,12 @@ impl Applicant {
             conditions: vec![
                 Compare::ModRevision(keys::registration(&self.name), 0),
                 Compare::ModRevision(keys::OVERLAY_CIDR.to_owned(), snapshot.overlay_revision),
+                // The machine counts with the `nodeLossTimeoutSeconds` of this snapshot, and a lower
+                // one is taken over when every machine of the store has confirmed it.
+                Compare::ModRevision(
+                    keys::WANTED_CONFIGURATION.to_owned(),
+                    wanted_revision(snapshot),
+                ),
             ],
             operations,
         })

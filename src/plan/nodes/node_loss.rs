@@ -17,6 +17,9 @@ use kat_types::{
     store::snapshot::{NodeEntry, ObservedReports, ReportedNode},
 };
 
+/// The largest `nodeLossTimeoutSeconds`.
+const LONGEST_TIMEOUT: u32 = 86_400;
+
 /// What the leader last heard of a machine.
 #[derive(Clone, Copy)]
 pub(crate) struct LastReport<'a> {
@@ -31,6 +34,21 @@ pub(crate) struct LastReport<'a> {
 /// A machine is lost after this time of silence.
 pub(crate) fn timeout(snapshot: &Snapshot) -> Duration {
     Duration::from_secs(u64::from(snapshot.cluster.spec.node_loss_timeout_seconds))
+}
+
+impl LastReport<'_> {
+    /// The machine is lost after this time of silence: the leader's, or a longer one that the machine
+    /// has reported, as after a restore from a backup with earlier settings.
+    pub(crate) fn timeout(&self, snapshot: &Snapshot) -> Duration {
+        let followed = self.report.and_then(|report| report.configuration.as_ref());
+        let own = followed.map_or(0, |followed| followed.node_loss_timeout_seconds);
+        let own = Duration::from_secs(own.min(LONGEST_TIMEOUT).into());
+        timeout(snapshot).max(own)
+    }
+
+    fn is_silent(&self, snapshot: &Snapshot) -> bool {
+        self.silent >= self.timeout(snapshot)
+    }
 }
 
 /// What the leader last heard of every machine.
@@ -89,7 +107,7 @@ impl LostMachines {
         let mut back: Vec<Timestamp> = Vec::new();
         for (name, heard) in heard {
             let since = not_ready_since(snapshot, name);
-            if heard.silent >= timeout || (heard.report.is_none() && since.is_some()) {
+            if heard.is_silent(snapshot) || (heard.report.is_none() && since.is_some()) {
                 gone.insert(*name, since.unwrap_or(now));
             } else if heard.silent >= timeout / 2 {
                 fading += 1;
@@ -100,7 +118,7 @@ impl LostMachines {
         }
         let lost = heard
             .iter()
-            .filter(|(_, heard)| heard.silent >= timeout)
+            .filter(|(_, heard)| heard.is_silent(snapshot))
             .filter_map(|(name, _)| Some((*name, *gone.get(name)?)))
             .map(|(name, since)| {
                 let at_once = |other: &&Timestamp| time_between(**other, since) <= timeout;

@@ -7,10 +7,7 @@ use crate::{
     EventWord,
     draft::{Draft, OperationGroup},
     images,
-    nodes::{
-        node_loss as loss,
-        node_loss::{LastReport, LostMachines},
-    },
+    nodes::node_loss::{LastReport, LostMachines},
     volumes::moves,
 };
 use kat_types::{
@@ -100,7 +97,7 @@ fn phase(
     heard: &LastReport<'_>,
     losses: &LostMachines,
 ) -> (NodePhase, String, String) {
-    let timeout = loss::timeout(draft.snapshot);
+    let timeout = heard.timeout(draft.snapshot);
     if heard.silent >= timeout {
         let silent = format!(
             "machine {name} has not reported for {} s",

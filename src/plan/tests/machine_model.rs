@@ -8,7 +8,10 @@
 use super::*;
 use kat_agent::{DesiredState, desired};
 use kat_types::{
-    api::{Condition, ImagesRemoved, MemberKeys, OverlayPeer, OverlayReport, OverlayStatus},
+    api::{
+        Condition, FollowedConfiguration, ImagesRemoved, MemberKeys, OverlayPeer, OverlayReport,
+        OverlayStatus,
+    },
     reason::Reason,
 };
 
@@ -90,6 +93,8 @@ pub(crate) struct Machine {
     pub(crate) member_keys: MemberKeys,
     /// `None` in version 0.1.0.
     pub(crate) state_stream: Option<bool>,
+    /// The cluster's configuration that the agent follows; `None` in earlier versions.
+    pub(crate) configuration: Option<FollowedConfiguration>,
 
     /// The agent's reports on instances, and the indexes of users that still exist.
     pub(crate) instances: BTreeMap<String, InstanceReport>,
@@ -144,6 +149,7 @@ impl Machine {
             endpoints: Vec::new(),
             member_keys: MemberKeys::default(),
             state_stream: Some(true),
+            configuration: None,
             schema: ASSIGNMENT_SCHEMA,
             data_path: HOST_PORT_DATA_PATH,
             instances: BTreeMap::new(),
@@ -252,6 +258,7 @@ impl Machine {
             endpoints: self.endpoints.clone(),
             member_keys: self.member_keys.clone(),
             state_stream: self.state_stream,
+            configuration: self.configuration.clone(),
             conditions: self.conditions.clone(),
             images_removed: self.images_removed.clone(),
             overlay_network: self.overlay(),

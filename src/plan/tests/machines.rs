@@ -9,6 +9,7 @@ mod drain;
 mod forged_reports;
 mod joining;
 mod long_power_loss;
+mod loss_timeout;
 pub(crate) mod node_loss;
 mod nodes;
 mod overlay_down;

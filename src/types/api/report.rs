@@ -97,6 +97,20 @@ pub struct NodeReport {
     /// membership. Missing in reports of earlier versions, which can't prepare.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd_waits: Option<bool>,
+    /// The configuration of the cluster that the machine follows. Missing in reports of earlier
+    /// versions, which keep that of their join.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub configuration: Option<FollowedConfiguration>,
+}
+
+/// The configuration of the cluster that a machine follows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FollowedConfiguration {
+    /// The change that made it; empty for the configuration that the machine read from its disk.
+    pub change: String,
+    /// `nodeLossTimeoutSeconds` by which the machine's reports count for it, or a lower one.
+    pub node_loss_timeout_seconds: u32,
 }
 
 impl NodeReport {

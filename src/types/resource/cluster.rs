@@ -35,8 +35,8 @@ pub struct ClusterMetadata {
     pub name: String,
 }
 
-/// Settings of a cluster. CIDRs, `nodeSubnetBits`, domain and ports cannot be changed after init;
-/// the others can.
+/// Settings of a cluster. CIDRs, `nodeSubnetBits`, domain, ports and `volumeBasePath` cannot be
+/// changed after init; the others can.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterSpec {

@@ -13,8 +13,13 @@ pub const CLUSTER_UID: &str = "/kat/config/cluster_uid";
 pub const LEADER_ENDPOINT: &str = "/kat/config/leader_endpoint";
 /// Name of the leading machine, written together with [`LEADER_ENDPOINT`].
 pub const LEADER_NAME: &str = "/kat/config/leader_name";
-/// The cluster configuration of init, as JSON.
+/// The cluster's configuration by which leaders go, as JSON.
 pub const CLUSTER: &str = "/kat/config/cluster";
+/// The configuration that users want and machines follow, with its number. Missing until it is changed
+/// for the first time; [`CLUSTER`] is what leaders go by.
+pub const WANTED_CONFIGURATION: &str = "/kat/config/wanted";
+/// Prefix of the configurations before the present one.
+pub const CONFIGURATIONS: &str = "/kat/configurations/";
 /// Which certificates of the cluster's authority the machines trust and use.
 pub const CLUSTER_AUTHORITY: &str = "/kat/config/cluster_authority";
 /// API endpoints of every machine.
@@ -76,6 +81,11 @@ pub const AUTHORITIES: &str = "/kat/authorities/";
 pub const EVENTS: &str = "/kat/events/";
 /// Prefix of the candidates' keys in the election.
 pub const ELECTION: &str = "/kat/leader_election/";
+
+/// An earlier configuration of the cluster.
+pub fn configuration(number: u64) -> String {
+    format!("{CONFIGURATIONS}{number}")
+}
 
 /// A namespace.
 pub fn namespace(name: &str) -> String {

@@ -21,6 +21,7 @@ use crate::{
     services::{HostPortNumbers, ServiceAddress, ServiceBalance},
     store::{
         authorities::AuthorityRecord,
+        configuration::ConfigurationRecord,
         members::{ClusterEndpoints, ClusterMembers},
         records::{
             Allocation, BackupRecord, GenerationRecord, ImageRecord, IndexRecord, LastIndex,
@@ -206,8 +207,15 @@ pub struct StoredState {
     pub planned: i64,
     /// Generated at init.
     pub cluster_uid: String,
-    /// The cluster's configuration with its changed settings.
+    /// The configuration by which leaders go. Its `nodeLossTimeoutSeconds` is never less than that of
+    /// any machine: a lower one is taken over when every machine has confirmed it.
     pub cluster: ClusterConfiguration,
+    /// Revision at which `cluster` was last written.
+    pub cluster_revision: i64,
+    /// The configuration that users want and machines follow; `None` while it is that of init.
+    pub wanted: Option<Stored<ConfigurationRecord>>,
+    /// The configurations before the present one, by number.
+    pub earlier_configurations: BTreeMap<u64, ConfigurationRecord>,
     /// `host:port` of the leader's API.
     pub leader_endpoint: Option<String>,
     /// Name of the leading machine; `None` if a leader of version 0.1.0 wrote the endpoint.
@@ -274,6 +282,12 @@ pub struct StoredState {
 }
 
 impl StoredState {
+    /// The configuration that users want and machines follow.
+    pub fn wanted_cluster(&self) -> &ClusterConfiguration {
+        let wanted = self.wanted.as_ref();
+        wanted.map_or(&self.cluster, |stored| &stored.value.configuration)
+    }
+
     /// The assignments of one workload, in the order of their ids.
     pub fn instances_of<'a>(
         &'a self,

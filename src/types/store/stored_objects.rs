@@ -46,7 +46,11 @@ pub const STORED_OBJECTS: &[StoredObject] = &[
         SeenBy::None,
         "when the leader made its last backup, or why not",
     ),
-    row("config/cluster", SeenBy::All, "settings of the cluster"),
+    row(
+        "config/cluster",
+        SeenBy::All,
+        "settings of the cluster by which leaders go",
+    ),
     row(
         "config/cluster_authority",
         SeenBy::All,
@@ -82,6 +86,16 @@ pub const STORED_OBJECTS: &[StoredObject] = &[
         "config/store_epoch",
         SeenBy::All,
         "how often the store was begun anew, with the proofs",
+    ),
+    row(
+        "config/wanted",
+        SeenBy::All,
+        "the settings that users want and machines follow, with number, time and author of the change",
+    ),
+    row(
+        "configurations/NUMBER",
+        SeenBy::None,
+        "settings before the present ones, with time and author; the last 20",
     ),
     row(
         "dns/NS/W/KIND/VALUE",

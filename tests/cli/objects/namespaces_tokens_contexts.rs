@@ -120,19 +120,120 @@ fn where_nobody_is_reached_from_outside_it_is_said_what_is_missing() {
     assert!(shown.contains("replace HOST:PORT"), "{shown}");
 }
 
+/// What a leader answers about a configuration that was never changed.
+fn configuration_history() -> serde_json::Value {
+    let configuration = json!({"metadata": {"name": "home"}, "spec": {"mtu": 1380}});
+    let first = json!({"number": 1, "madeBy": "init", "configuration": configuration});
+    let second = json!({
+        "number": 2, "madeAt": "2026-11-20T10:00:00Z", "madeBy": "token admin", "configuration": configuration,
+        "changes": [{"setting": "mtu", "before": "1420", "after": "1380", "effect": ""}],
+    });
+    json!({"resourceVersion": "7", "revisions": [first, second],
+        "waiting": {"leadersSeconds": 90, "machines": ["n2", "n3"]}})
+}
+
 #[test]
-fn the_configuration_is_shown_and_not_changed() {
+fn the_configuration_is_shown_as_a_cluster_kat() {
     let fake = Fake::start();
     let configuration = json!({"metadata": {"name": "home"}, "spec": {"mtu": 1380}});
     fake.reply("GET /v1alpha1/config/cluster", 200, configuration);
     let program = Program::of(&fake);
     assert_snapshot!(program.run(&["config", "get"]));
+    assert_snapshot!(program.run(&["config", "get", "mtu", "spec.clusterDomain"]), @r"
+    exit: 0
+    --- stdout
+    1380
+    kat.cluster.local
+    ");
+}
+
+#[test]
+fn settings_are_changed_together_and_shown_with_their_effect() {
+    let fake = Fake::start();
+    fake.reply(
+        "GET /v1alpha1/config/cluster/revisions",
+        200,
+        configuration_history(),
+    );
+    let changes = json!([
+        {"setting": "agentTickSeconds", "before": "15", "after": "5", "effect": "machines report this often"},
+        {"setting": "nodeLossTimeoutSeconds", "before": "60", "after": "30", "effect": "nothing restarts"},
+    ]);
+    let changed = json!({"number": 3, "dryRun": false, "changes": changes});
+    fake.reply("PUT /v1alpha1/config/cluster", 200, changed);
+    let program = Program::of(&fake);
+    let settings = [
+        "config",
+        "set",
+        "agentTickSeconds=5",
+        "nodeLossTimeoutSeconds=30",
+    ];
+    assert_snapshot!(program.run(&settings), @r"
+    exit: 0
+    --- stdout
+    agentTickSeconds: 15 -> 5
+      machines report this often
+    nodeLossTimeoutSeconds: 60 -> 30
+      nothing restarts
+    configuration 3; `katcall config rollback 2` takes it back
+    ");
+}
+
+#[test]
+fn a_setting_that_is_wrong_or_cannot_change_is_refused_before_the_leader_is_asked() {
+    let fake = Fake::start();
+    fake.reply(
+        "GET /v1alpha1/config/cluster/revisions",
+        200,
+        configuration_history(),
+    );
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["config", "set", "agentTickSeconds=30"]));
+    assert_snapshot!(program.run(&["config", "set", "mtu=1400", "volumeBasePath=/srv/kat"]), @r"
+    exit: 1
+    --- stderr
+    error: spec.volumeBasePath stays as it was at init: the data of volumes lies there on every machine
+
+    hint: mount another disk or file system at that path
+    ");
+    assert_snapshot!(program.run(&["config", "unset", "nodeLossTimeout"]), @r"
+    exit: 2
+    --- stderr
+    error: `nodeLossTimeout` is no setting of the cluster
+
+    hint: did you mean `nodeLossTimeoutSeconds`?
+    ");
+    assert_snapshot!(program.run(&["config", "rollback", "9"]), @r"
+    exit: 3
+    --- stderr
+    error: no configuration 9 is kept: kept are 1, 2
+
+    hint: `katcall config history` lists them
+    ");
+}
+
+#[test]
+fn the_history_of_settings_names_who_made_each_and_what_leaders_wait_for() {
+    let fake = Fake::start();
+    fake.reply(
+        "GET /v1alpha1/config/cluster/revisions",
+        200,
+        configuration_history(),
+    );
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["config", "history"]));
+}
+
+#[test]
+fn a_leader_that_cannot_change_settings_is_named_as_the_cause() {
+    let fake = Fake::start();
+    let program = Program::of(&fake);
     assert_snapshot!(program.run(&["config", "set", "mtu=1400"]), @r"
     exit: 1
     --- stderr
-    error: changing settings is not built yet; nothing was changed
+    error: the leader has a version of KAT that cannot change settings; nothing was changed
 
-    hint: what belongs to one machine is set in its /etc/kat/agent.yaml
+    hint: `katcall version` shows both versions; upgrade the machines first
     ");
 }
 

@@ -28,9 +28,9 @@ use crate::{
     random::Random,
 };
 use kat_agent::{
-    DesiredList, FenceMemory, ImageCare, LIST_AGE, MachineIdentity, MachineOptions, NetworkFiles,
-    OwnVolumes, PartitionFence, Reporter, Secrets, Statuses, Supervisor, VolumeMoves,
-    VolumeRemovals, Volumes, WorkerTools, follow_desired,
+    DesiredList, FenceMemory, FollowedSettings, ImageCare, LIST_AGE, MachineIdentity,
+    MachineOptions, NetworkFiles, OwnVolumes, PartitionFence, Reporter, Secrets, Statuses,
+    Supervisor, VolumeMoves, VolumeRemovals, Volumes, WorkerTools, follow_desired,
 };
 use kat_api::{Api, ApiConfig, ApiLimits, routes::router};
 use kat_daemon::watchdog::LoopPulses;
@@ -43,7 +43,7 @@ use kat_types::{
         fence::{BootClock, BootTime},
         root::Root,
     },
-    resource::AgentConfig,
+    resource::{AgentConfig, ClusterSpec},
 };
 
 /// Time to live of the leader's lease, as in `kat-agent run`.
@@ -214,12 +214,20 @@ impl Process {
         };
         let (reached_now, reached) = watch::channel(last);
         let (fenced_now, fenced) = watch::channel(DesiredList::default());
-        let timeout = match place.stops {
-            true => place.identity.cluster.spec.node_loss_timeout_seconds,
-            false => u32::MAX,
+        let spec = &place.identity.cluster.spec;
+        let settings = FollowedSettings::new(spec, boot_clock());
+        let fence_settings = match place.stops {
+            true => settings.clone(),
+            false => {
+                let never = ClusterSpec {
+                    node_loss_timeout_seconds: u32::MAX,
+                    ..spec.clone()
+                };
+                FollowedSettings::new(&never, boot_clock())
+            }
         };
         let fence = PartitionFence {
-            timeout: Duration::from_secs(timeout.into()),
+            settings: fence_settings,
             list_age: match place.two_hops {
                 true => LIST_AGE,
                 false => SILENCE + Duration::from_secs(1),
@@ -231,7 +239,6 @@ impl Process {
             memory: place.stops.then_some(memory),
         };
         let node = place.identity.node.clone();
-        let tick = place.identity.cluster.spec.agent_tick_seconds;
         let source = state_source(&node, &place.net, feed);
         let mut random = place.random();
         let chances =
@@ -263,6 +270,7 @@ impl Process {
             outside: watch::Sender::default(),
             clock: Arc::clone(&place.clock),
             boot_clock,
+            settings,
             pulses: LoopPulses::default(),
         };
         let cancel = || self.cancel.clone();
@@ -286,7 +294,7 @@ impl Process {
             Box::pin(supervisor.run(fenced, cancel())),
             Box::pin(removals.run(cancel())),
             Box::pin(moves.run(cancel())),
-            Box::pin(reporter.run(Duration::from_secs(u64::from(tick)), cancel())),
+            Box::pin(reporter.run(cancel())),
         ];
         let run = |work| tokio::spawn(Arc::clone(&place.way).run_while_awake(work));
         self.tasks = loops.into_iter().map(run).collect();

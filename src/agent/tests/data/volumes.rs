@@ -639,7 +639,10 @@ impl Booted {
         let reached = watch::Sender::new(None);
         let started = Instant::now();
         let fence = PartitionFence {
-            timeout: Duration::from_secs(60),
+            settings: crate::FollowedSettings::new(
+                &kat_types::resource::ClusterSpec::default(),
+                BootTime(0),
+            ),
             list_age: crate::LIST_AGE,
             lists: lists.subscribe(),
             clock: boot_clock(started),

@@ -1,10 +1,13 @@
 //! Instances with `onPartition: stop` on a machine that reaches no leader.
 
 use super::*;
-use crate::desired_state::fence::{FenceMemory, LIST_AGE, PartitionFence};
+use crate::desired_state::{
+    fence::{FenceMemory, LIST_AGE, PartitionFence},
+    settings::FollowedSettings,
+};
 use kat_types::{
     machine::fence::{BootClock, BootTime, RunDeadlines},
-    resource::OnPartition,
+    resource::{ClusterSpec, OnPartition},
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -22,12 +25,21 @@ fn fenced(index: u32, name: &str) -> Assignment {
     }
 }
 
+fn settings(timeout: Duration) -> FollowedSettings {
+    let spec = ClusterSpec {
+        node_loss_timeout_seconds: timeout.as_secs().try_into().unwrap(),
+        ..ClusterSpec::default()
+    };
+    FollowedSettings::new(&spec, BootTime(0))
+}
+
 /// A bench whose list passes through a `Fence`, as in the agent.
 struct Cut {
     bench: Bench,
     lists: watch::Sender<DesiredList>,
     clock: BootClock,
     reached: watch::Sender<Option<BootTime>>,
+    settings: FollowedSettings,
     fence: JoinHandle<()>,
 }
 
@@ -39,11 +51,20 @@ impl Cut {
     }
 
     fn new(reached: Option<BootTime>, memory: Option<FenceMemory>, clock: BootClock) -> Self {
+        Self::with_settings(reached, memory, clock, settings(TIMEOUT))
+    }
+
+    fn with_settings(
+        reached: Option<BootTime>,
+        memory: Option<FenceMemory>,
+        clock: BootClock,
+        settings: FollowedSettings,
+    ) -> Self {
         let bench = Bench::new();
         let lists = watch::Sender::new(DesiredList::default());
         let reached = watch::Sender::new(reached);
         let fence = PartitionFence {
-            timeout: TIMEOUT,
+            settings: settings.clone(),
             list_age: LIST_AGE,
             lists: lists.subscribe(),
             clock: Arc::clone(&clock),
@@ -57,6 +78,7 @@ impl Cut {
             lists,
             clock,
             reached,
+            settings,
             fence,
         }
     }
@@ -398,4 +420,102 @@ async fn a_program_that_kat_net_killed_starts_again_and_the_kill_is_not_its_own_
         let expected = (InstancePhase::Running, 0);
         assert_eq!((report.phase, report.restarts), expected, "{condition:?}");
     }
+}
+
+fn with_timeout(seconds: u32) -> ClusterSpec {
+    ClusterSpec {
+        node_loss_timeout_seconds: seconds,
+        ..ClusterSpec::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_longer_time_holds_for_contacts_after_the_machine_has_read_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = boot_clock(Instant::now());
+    let cut = Cut::new(Some(clock()), Some(memory_in(folder.path())), clock);
+    let web = fenced(0, "web");
+    cut.reach();
+    cut.list(true, std::slice::from_ref(&web));
+    cut.bench.soon().await;
+    let deadline = deadline_in(folder.path(), &web.instance).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let read_at = (cut.clock)();
+    cut.settings.take(&with_timeout(120), "c1", read_at);
+    cut.bench.soon().await;
+    // The last contact was of before, and leaders may have counted with the shorter time.
+    assert_eq!(deadline_in(folder.path(), &web.instance), Some(deadline));
+    assert!(!cut.settings.is_confirmed());
+    assert_eq!(cut.settings.followed().node_loss_timeout_seconds, 120);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    cut.reach();
+    cut.bench.soon().await;
+    let renewed = deadline_in(folder.path(), &web.instance).unwrap();
+    assert!(
+        renewed.since(read_at) > Duration::from_secs(100),
+        "{renewed:?}"
+    );
+    assert!(cut.settings.is_confirmed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_time_stops_nothing_and_is_confirmed_once_kat_net_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = boot_clock(Instant::now());
+    let cut = Cut::new(Some(clock()), Some(memory_in(folder.path())), clock);
+    let web = fenced(0, "web");
+    cut.reach();
+    cut.list(true, std::slice::from_ref(&web));
+    cut.bench.soon().await;
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    let read_at = (cut.clock)();
+    cut.settings.take(&with_timeout(30), "c1", read_at);
+    cut.bench.soon().await;
+    // The last contact is older than the whole of the new time.
+    assert!(cut.runs(&web));
+    assert_eq!(cut.settings.followed().change, "");
+    cut.reach();
+    cut.bench.soon().await;
+    assert!(cut.runs(&web));
+    let followed = cut.settings.followed();
+    assert_eq!(
+        (followed.change.as_str(), followed.node_loss_timeout_seconds),
+        ("c1", 30)
+    );
+    let deadline = deadline_in(folder.path(), &web.instance).unwrap();
+    assert!(
+        deadline.since(read_at) < Duration::from_secs(30),
+        "{deadline:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_restarts_counts_its_last_contact_with_the_time_of_that_contact() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = boot_clock(Instant::now());
+    let web = fenced(0, "web");
+    let first = Cut::new(
+        Some(clock()),
+        Some(memory_in(folder.path())),
+        Arc::clone(&clock),
+    );
+    first.reach();
+    first.list(true, std::slice::from_ref(&web));
+    first.bench.soon().await;
+    let deadline = deadline_in(folder.path(), &web.instance).unwrap();
+    first.fence.abort();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    // The next process has read a longer time from its disk.
+    let memory = memory_in(folder.path());
+    let reached = memory.recall(clock());
+    assert!(reached.is_some());
+    let second = Cut::with_settings(
+        reached,
+        Some(memory),
+        Arc::clone(&clock),
+        FollowedSettings::new(&with_timeout(600), clock()),
+    );
+    second.list(true, std::slice::from_ref(&web));
+    second.bench.soon().await;
+    assert_eq!(deadline_in(folder.path(), &web.instance), Some(deadline));
 }

@@ -163,7 +163,7 @@ pub(crate) async fn cluster(
 ) -> Result<Json<ClusterConfiguration>, ApiError> {
     let snapshot = api.snapshot()?;
     may_look(&caller, &snapshot)?;
-    Ok(Json(snapshot.cluster.clone()))
+    Ok(Json(snapshot.wanted_cluster().clone()))
 }
 
 #[cfg(test)]

@@ -526,7 +526,7 @@ fn answer(
     JoinAnswer {
         node_uid: admission.uid.clone(),
         cluster_uid: snapshot.cluster_uid.clone(),
-        cluster: snapshot.cluster.clone(),
+        cluster: snapshot.wanted_cluster().clone(),
         subnet: admission.subnet,
         known: admission.known,
         certificates,

@@ -85,6 +85,7 @@ impl NodeReport {
             authorities,
             state_stream: _,
             etcd_waits: _,
+            configuration,
         } = self;
         let lists = [
             ("workloadInstances", workload_instances.len()),
@@ -101,6 +102,11 @@ impl NodeReport {
         words([node_name, node_uid, version, architecture, runtime]);
         let MemberKeys { leader, admin, api } = member_keys;
         words([leader, admin, api]);
+        words(
+            configuration
+                .iter_mut()
+                .map(|followed| &mut followed.change),
+        );
         authorities.truncate(MAX_AUTHORITIES);
         authorities.iter_mut().for_each(bound_authority);
         words(addresses.iter_mut().chain(endpoints));

@@ -356,7 +356,7 @@ pub(crate) async fn history(
 }
 
 /// A time to the second, such as `2026-11-20T10:00:00Z`; empty if unknown.
-fn to_the_second(time: ApiTime) -> String {
+pub(crate) fn to_the_second(time: ApiTime) -> String {
     time.get().map_or_else(String::new, |time| {
         time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     })

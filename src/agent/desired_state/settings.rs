@@ -1,0 +1,213 @@
+//! The settings of the cluster that this machine follows while its agent runs.
+//!
+//! A report counts with the `nodeLossTimeoutSeconds` that the machine had read before it sent the
+//! report. So no change makes an instance that was to end live longer, and none stops an instance
+//! whose last report is older than a new, shorter time. A leader goes by a higher value before any
+//! machine can read it, and by a lower one after all machines have confirmed it
+//! (`src/plan/nodes/loss_timeout.rs`, docs/internals/node-loss.md).
+//!
+//! The settings are written to the machine's identity, so that they hold at the next start, and for
+//! an agent of an earlier version too.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::watched_writes::WatchedWrites;
+use crate::{NetworkFiles, cluster::identity::MachineIdentity};
+use kat_bundle::settings::{ClusterSetting, changed_settings};
+use kat_daemon::watchdog::LoopPulses;
+use kat_store::{Mirror, mirror::MirrorEntries};
+use kat_types::{
+    api::FollowedConfiguration,
+    machine::{
+        fence::{BootClock, BootTime},
+        network::{NODE_FILE, NodeNetwork},
+    },
+    resource::{ClusterConfiguration, ClusterSpec},
+    store::{configuration::ConfigurationRecord, keys},
+};
+
+/// Pause before settings are taken again that could not be written.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// Settings that this machine has read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MachineSettings {
+    /// The change that made them; empty for those of the disk.
+    pub(crate) change: String,
+    /// `agentTickSeconds`.
+    pub(crate) tick: Duration,
+    /// `nodeLossTimeoutSeconds`.
+    pub(crate) loss_timeout: Duration,
+    /// When the machine read them.
+    pub(crate) since: BootTime,
+}
+
+impl MachineSettings {
+    fn of(spec: &ClusterSpec, change: &str, since: BootTime) -> Self {
+        Self {
+            change: change.to_owned(),
+            tick: Duration::from_secs(spec.agent_tick_seconds.into()),
+            loss_timeout: Duration::from_secs(spec.node_loss_timeout_seconds.into()),
+            since,
+        }
+    }
+}
+
+/// The settings that this machine follows, for its loops. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct FollowedSettings {
+    read: watch::Sender<MachineSettings>,
+    /// Those by which the last contact with a leader counts, also for `kat-net`.
+    confirmed: watch::Sender<MachineSettings>,
+}
+
+impl FollowedSettings {
+    /// Those of the disk, which the machine has read now.
+    pub fn new(spec: &ClusterSpec, now: BootTime) -> Self {
+        let settings = MachineSettings::of(spec, "", now);
+        Self {
+            read: watch::Sender::new(settings.clone()),
+            confirmed: watch::Sender::new(settings),
+        }
+    }
+
+    /// The machine has read these settings, and they hold at its next start.
+    pub(crate) fn take(&self, spec: &ClusterSpec, change: &str, now: BootTime) {
+        self.read
+            .send_replace(MachineSettings::of(spec, change, now));
+    }
+
+    pub(crate) fn present(&self) -> MachineSettings {
+        self.read.borrow().clone()
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<MachineSettings> {
+        self.read.subscribe()
+    }
+
+    pub(crate) fn subscribe_confirmed(&self) -> watch::Receiver<MachineSettings> {
+        self.confirmed.subscribe()
+    }
+
+    /// The last contact counts by these settings.
+    pub(crate) fn confirm(&self, settings: &MachineSettings) {
+        self.confirmed.send_if_modified(|present| {
+            let differs = present != settings;
+            present.clone_from(settings);
+            differs
+        });
+    }
+
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.read.borrow().change == self.confirmed.borrow().change
+    }
+
+    /// What the machine reports.
+    pub(crate) fn followed(&self) -> FollowedConfiguration {
+        let confirmed = self.confirmed.borrow().clone();
+        // The report may count with the settings that were read last.
+        let longest = confirmed.loss_timeout.max(self.read.borrow().loss_timeout);
+        FollowedConfiguration {
+            change: confirmed.change,
+            node_loss_timeout_seconds: u32::try_from(longest.as_secs()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// Takes settings from the store.
+pub(crate) struct SettingsFollower {
+    pub(crate) identity: Arc<MachineIdentity>,
+    /// File of the identity.
+    pub(crate) file: PathBuf,
+    pub(crate) state: Mirror,
+    pub(crate) settings: FollowedSettings,
+    pub(crate) network: NetworkFiles,
+    /// What `kat-net` knows of this machine, apart from the MTU.
+    pub(crate) node: NodeNetwork,
+    pub(crate) writes: WatchedWrites,
+    pub(crate) boot_clock: BootClock,
+    pub(crate) pulses: LoopPulses,
+}
+
+impl SettingsFollower {
+    /// Runs until `cancel`.
+    pub(crate) async fn run(mut self, cancel: CancellationToken) {
+        let pulse = self.pulses.watch("settings of the cluster");
+        let mut failed = false;
+        loop {
+            let next = async {
+                match failed {
+                    true => tokio::time::timeout(AFTER_FAILURE, self.state.changed())
+                        .await
+                        .unwrap_or_else(|_| Ok(self.state.snapshot())),
+                    false => self.state.changed().await,
+                }
+            };
+            let Some(Ok(state)) = cancel.run_until_cancelled(pulse.wait(next)).await else {
+                return;
+            };
+            if !state.confirmed {
+                continue;
+            }
+            let taken = self.take(&state.entries);
+            if let Err(error) = &taken {
+                tracing::error!("the cluster's settings are not taken: {error:#}");
+            }
+            failed = taken.is_err();
+        }
+    }
+
+    fn take(&self, entries: &MirrorEntries) -> anyhow::Result<()> {
+        let Some(stored) = entries.get(keys::WANTED_CONFIGURATION) else {
+            return Ok(());
+        };
+        let wanted: ConfigurationRecord =
+            serde_json::from_slice(&stored.value).context(keys::WANTED_CONFIGURATION)?;
+        let present = self.settings.present();
+        if wanted.change == present.change {
+            return Ok(());
+        }
+        self.refuse_other_cluster(&wanted.configuration)?;
+        MachineIdentity::update(&self.file, |identity| {
+            identity.cluster.clone_from(&wanted.configuration);
+        })?;
+        let spec = &wanted.configuration.spec;
+        let node = NodeNetwork {
+            mtu: spec.mtu,
+            ..self.node.clone()
+        };
+        let network = self.network.clone();
+        let _tried_again = self.writes.write(&self.network.path(NODE_FILE), move || {
+            Ok(network.write_node(&node).map(drop)?)
+        });
+        tracing::info!(
+            number = wanted.number,
+            agent_tick_seconds = spec.agent_tick_seconds,
+            node_loss_timeout_seconds = spec.node_loss_timeout_seconds,
+            mtu = spec.mtu,
+            "this machine follows the cluster's settings"
+        );
+        let now = (self.boot_clock)();
+        self.settings.take(spec, &wanted.change, now);
+        Ok(())
+    }
+
+    /// The API refuses a change of what this machine was made with.
+    fn refuse_other_cluster(&self, wanted: &ClusterConfiguration) -> anyhow::Result<()> {
+        let own = &self.identity.cluster;
+        let changed = changed_settings(own, wanted)?;
+        let is_fixed =
+            |name: &str| ClusterSetting::of(name).is_some_and(|setting| setting.effect().is_none());
+        let fixed = changed.iter().find(|changed| is_fixed(&changed.name));
+        anyhow::ensure!(
+            fixed.is_none() && own.metadata == wanted.metadata,
+            "they change what stays as it was when this machine joined: {}",
+            fixed.map_or("metadata.name", |changed| changed.name.as_str())
+        );
+        Ok(())
+    }
+}
