@@ -10,6 +10,7 @@ use super::{
     errors::CliError,
     names,
     output::{plain, word},
+    time,
 };
 use kat_client::KeyedItem as _;
 use kat_types::{
@@ -138,7 +139,11 @@ pub(super) fn kept_copies(item: &VolumeItem) -> String {
         let is_missing =
             removals.any(|one| one.node == copy.node && one.state == VolumeRemovalState::Missing);
         let missing = if is_missing { " (not found)" } else { "" };
-        format!("{} until {}{missing}", copy.node, copy.until)
+        format!(
+            "{} until {}{missing}",
+            copy.node,
+            time::to_the_second(copy.until)
+        )
     });
     plain(&kept.collect::<Vec<_>>().join(", "))
 }

@@ -161,7 +161,11 @@ fn items<T: ListableItem>(
         OutputFormat::Name => found
             .iter()
             .try_for_each(|item| console.line(&format!("{}/{}", T::SINGULAR, item.key().1))),
-        OutputFormat::Table | OutputFormat::Wide => {
+        OutputFormat::Table => {
+            let table = table(found, columns::<T>(arguments));
+            console.print(&table.within(console.width).render(console.colour))
+        }
+        OutputFormat::Wide => {
             console.print(&table(found, columns::<T>(arguments)).render(console.colour))
         }
     }
