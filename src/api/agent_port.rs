@@ -17,6 +17,7 @@ use axum::{
     routing::{get, post},
 };
 use futures_util::StreamExt;
+use serde::Deserialize;
 use tokio::{net::TcpListener, time::sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +35,8 @@ use crate::{
     handlers::{
         data::{volume_copies, volume_copies::VolumeCopies},
         workloads::{
-            instances::{InstanceLogs, LogParameters},
+            gone_instances::readable,
+            instances::{InstanceLogs, LogParameters, LoggedWorkload},
             sessions::{
                 ExecParameters, ForwardParameters, InstanceSessions, SessionRequest, answer, inputs,
             },
@@ -45,7 +47,7 @@ use crate::{
 use kat_daemon::watchdog::LoopPulses;
 use kat_pki::{PeerCertificate, PeerIdentity};
 use kat_types::{
-    api::{CALLER_HEADER, NodeUsage},
+    api::{CALLER_HEADER, GoneInstances, NodeUsage},
     store::snapshot::InstanceEntry,
 };
 
@@ -126,6 +128,10 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
         .route(
             "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/forward",
             post(forward),
+        )
+        .route(
+            "/v1alpha1/n/{namespace}/workloads/{workload}/gone-instances",
+            get(gone),
         )
         .route("/v1alpha1/nodes/{node}/usage", get(usage))
         .layer(from_fn_with_state(Arc::clone(&agent), only_leaders))
@@ -290,6 +296,26 @@ async fn usage(
     Ok(Json(agent.sessions.usage(&node, &(agent.all)()).await?))
 }
 
+/// Query parameters of the instances that are gone.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct GoneParameters {
+    gone_of: String,
+}
+
+async fn gone(
+    State(agent): State<Arc<AgentPortState>>,
+    PathParameters((namespace, name)): PathParameters<(String, String)>,
+    QueryParameters(query): QueryParameters<GoneParameters>,
+) -> Json<GoneInstances> {
+    let workload = LoggedWorkload {
+        namespace,
+        name,
+        uid: query.gone_of,
+    };
+    Json(agent.logs.gone(&workload, &[]).await)
+}
+
 async fn logs(
     State(agent): State<Arc<AgentPortState>>,
     Extension(leader): Extension<PeerCertificate>,
@@ -297,9 +323,24 @@ async fn logs(
     QueryParameters(query): QueryParameters<LogParameters>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let entry = agent.instance(&namespace, &workload, &id)?;
+    let query = query.query()?;
     let held = agent.streams.open(for_whom(&headers).as_deref())?;
-    let lines = agent.logs.open(&entry, query.query()?).await?;
+    let lines = match query.gone_of.clone() {
+        Some(uid) => {
+            let workload = LoggedWorkload {
+                namespace,
+                name: workload,
+                uid,
+            };
+            let query = readable(query, &id)?;
+            let lines = agent.logs.open_gone(&workload, "", &id, query).await?;
+            lines.ok_or_else(|| ApiError::not_found("instance", &id))?
+        }
+        None => {
+            let entry = agent.instance(&namespace, &workload, &id)?;
+            agent.logs.open(&entry, query).await?
+        }
+    };
     let lines = lines
         .map(move |line_or_error| {
             let _held = &held;

@@ -64,7 +64,7 @@ pub use crate::{
         data::volume_copies::{CopyStream, VolumeCopies},
         machines::nodes::take_own_report,
         workloads::{
-            instances::{InstanceLogs, LogStream, LogsError},
+            instances::{InstanceLogs, LogStream, LoggedWorkload, LogsError},
             sessions::{InputFrames, InstanceSessions, OutputFrames, SessionError, SessionRequest},
         },
     },

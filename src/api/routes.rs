@@ -30,9 +30,9 @@ use kat_types::{
     api::{
         ApplyResult, AuthorityMigration, AuthorityMigrationRequest, AuthorityRotationRequest,
         AuthorityStatus, AuthoritySuccessions, Certificates, ClusterOverview, ConfigurationChange,
-        ConfigurationHistory, Event, ExposedValues, GenerationView, HealthView, ImageRequest,
-        InstanceItem, JoinAnswer, JoinRequest, List, LogLine, MembershipAnswer, Metrics,
-        NamespaceItem, NamespaceRequest, NamespaceUsage, NodeItem, NodeLabels, NodeReport,
+        ConfigurationHistory, Event, ExposedValues, GenerationView, GoneInstances, HealthView,
+        ImageRequest, InstanceItem, JoinAnswer, JoinRequest, List, LogLine, MembershipAnswer,
+        Metrics, NamespaceItem, NamespaceRequest, NamespaceUsage, NodeItem, NodeLabels, NodeReport,
         NodeTaints, NodeUsage, RegistryLoginRequest, RegistryLoginResult, RegistryLoginView,
         RegistryRequest, RegistryView, RenewalRequest, RestartRequest, RollbackRequest,
         ScaleRequest, SealingRotation, SecretItem, SecretRequest, ServerVersion, TokenRequest,
@@ -126,6 +126,7 @@ pub enum ApiOperation {
     ListFiles,
     GetFile,
     ListInstancesOfWorkload,
+    ListGoneInstances,
     GetLogs,
     Exec,
     Forward,
@@ -298,8 +299,11 @@ pub static ROUTES: &[ApiRoute] = {
             "Reads a file as it was written, with the values of environment variables"),
         R::new(Get, workload!("/instances"), A::ReadNamespace, O::ListInstancesOfWorkload, list_of::<InstanceItem>(),
             "Lists or watches instances of a workload").query(LIST),
+        R::new(Get, workload!("/gone-instances"), A::ReadNamespace, O::ListGoneInstances, P::Json(of::<GoneInstances>),
+            "Lists instances of a workload that are gone, as far as their machines remember them"),
         R::new(Get, workload!("/instances/{instance}/logs"), A::ReadNamespace, O::GetLogs, P::Lines(of::<LogLine>),
-            "Reads or follows the log of an instance, on whichever machine it is").query(&["follow", "since", "tail", "previous", "container"]),
+            "Reads or follows the log of an instance, on whichever machine it is; of one that is gone, where `node` says which machine it was on")
+            .query(&["follow", "since", "tail", "previous", "container", "node"]),
         R::new(Post, workload!("/instances/{instance}/exec"), A::Deploy, O::Exec, P::Frames,
             "Runs a command in an instance's container: `request` says which, frames go both ways")
             .takes(P::Frames, &[200]).query(&["request"]),

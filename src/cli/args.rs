@@ -294,6 +294,9 @@ pub(super) struct PlanArgs {
     pub(super) folders: FolderArgs,
     #[command(flatten)]
     pub(super) prune: PruneArgs,
+    /// Show also the differences of the systemd units
+    #[arg(long)]
+    pub(super) units: bool,
     /// Print the cluster's whole response
     #[arg(short, long)]
     pub(super) output: Option<DocumentFormat>,

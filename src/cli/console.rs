@@ -9,7 +9,7 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use indicatif::ProgressBar;
 
-use super::errors::CliError;
+use super::{errors::CliError, terminal};
 
 /// The meaning of a word, for its colour; the word has the same meaning without colour.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,6 +50,9 @@ pub(super) struct Console {
     pub(super) error_colour: bool,
     /// stderr is a terminal.
     pub(super) interactive: bool,
+    /// Columns of the terminal that stdout is, or that `COLUMNS` asks for; `None` in a pipe, where a
+    /// program reads whole texts.
+    pub(super) width: Option<usize>,
     /// The progress bar on the screen.
     progress: RefCell<Option<ProgressBar>>,
 }
@@ -64,6 +67,7 @@ impl Console {
             colour,
             error_colour,
             interactive: io::stderr().is_terminal(),
+            width: terminal::output_width(),
             progress: RefCell::new(None),
         }
     }

@@ -15,6 +15,18 @@ pub(super) fn size() -> Option<TerminalSize> {
     })
 }
 
+/// Columns of the terminal that stdout is; those of the variable `COLUMNS` where it is set.
+pub(super) fn output_width() -> Option<usize> {
+    let asked = std::env::var("COLUMNS").ok();
+    let asked = asked.and_then(|columns| columns.parse().ok());
+    let own = || {
+        tcgetwinsize(io::stdout())
+            .ok()
+            .map(|size| usize::from(size.ws_col))
+    };
+    asked.or_else(own).filter(|columns| *columns > 0)
+}
+
 /// Raw mode: every key is passed through, until this is dropped.
 pub(super) struct RawMode {
     before: Termios,

@@ -17,6 +17,13 @@ pub(super) fn age(now: Timestamp, then: ApiTime) -> String {
     rounded(seconds.unsigned_abs())
 }
 
+/// A time to the second, such as `2026-11-20T10:00:00Z`; empty if unknown.
+pub(super) fn to_the_second(time: ApiTime) -> String {
+    time.get().map_or_else(String::new, |time| {
+        time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    })
+}
+
 /// A number of seconds in its largest whole unit.
 pub(super) fn rounded(seconds: u64) -> String {
     const UNITS: [(u64, char); 4] = [(365 * 86_400, 'y'), (86_400, 'd'), (3_600, 'h'), (60, 'm')];
@@ -111,6 +118,13 @@ mod tests {
 
     fn now() -> Timestamp {
         "2026-11-20T12:00:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn a_printed_time_has_no_fraction_of_a_second() {
+        let time = ApiTime::parse("2026-11-20T10:00:00.123456789Z");
+        assert_eq!(to_the_second(time), "2026-11-20T10:00:00Z");
+        assert_eq!(to_the_second(ApiTime::UNKNOWN), "");
     }
 
     #[test]

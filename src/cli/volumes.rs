@@ -8,6 +8,7 @@ use super::{
     errors::CliError,
     output::{plain, word},
     references::Reference,
+    time,
 };
 use kat_client::KeyedItem as _;
 use kat_types::{
@@ -116,7 +117,11 @@ pub(super) fn kept_copies(item: &VolumeItem) -> String {
         let is_missing =
             removals.any(|one| one.node == copy.node && one.state == VolumeRemovalState::Missing);
         let missing = if is_missing { " (not found)" } else { "" };
-        format!("{} until {}{missing}", copy.node, copy.until)
+        format!(
+            "{} until {}{missing}",
+            copy.node,
+            time::to_the_second(copy.until)
+        )
     });
     plain(&kept.collect::<Vec<_>>().join(", "))
 }

@@ -6,10 +6,24 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{CliSession, errors::CliError, output::plain, progress::ProgressDisplay, time};
+use super::{
+    CliSession,
+    commands::sessions::logs,
+    errors::CliError,
+    output::{plain, printed},
+    progress::ProgressDisplay,
+    time,
+};
 use kat_client::{KeyedItem, ListChange, RequestPath};
 use kat_types::api::{InstanceItem, NamespaceItem, VolumeItem, WorkloadItem};
-use state::{RolloutWait, WaitVerdict};
+use state::{QUIET, RolloutWait, WaitVerdict};
+
+/// Pause between two looks at how long the present state lasts.
+const TICK: Duration = Duration::from_millis(500);
+/// Last lines of a failed program that are printed.
+const LINES: u64 = 8;
+/// Longest wait for them.
+const LINES_LIMIT: Duration = Duration::from_secs(3);
 
 /// The workload to wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,13 +56,16 @@ pub(super) async fn until_running(
     let mut progress = ProgressDisplay::start(session.console);
     let mut state = RolloutWait::new(target);
     let mut connection = ConnectionNotices::default();
+    let mut ticks = tokio::time::interval(TICK);
+    let mut next_line = Instant::now() + QUIET;
     loop {
         tokio::select! {
             biased;
             () = tokio::time::sleep_until(deadline) => {
                 drop(progress);
-                return Err(deadline_error(session, &state, started));
+                return Err(deadline_error(session, &state, started).await);
             }
+            _ = ticks.tick() => {}
             change = workloads.next() => {
                 let change = change?;
                 connection.print_connection_change(&change, &progress);
@@ -65,13 +82,34 @@ pub(super) async fn until_running(
             },
         }
         let known = state.is_known() || !instances_open;
-        if known {
-            for line in state.news() {
+        let now = Instant::now();
+        state.look(now);
+        let verdict = state.verdict();
+        if known && verdict == WaitVerdict::Waiting {
+            for line in state.news(now) {
                 progress.note(&line);
             }
         }
-        match state.verdict() {
-            WaitVerdict::Waiting if known => progress.update(&state.summary()),
+        match verdict {
+            WaitVerdict::Waiting if known => {
+                if let Some(why) = state.in_vain(now) {
+                    drop(progress);
+                    print_lines(session, &last_lines(session, &state).await);
+                    return Err(CliError::failed(format!(
+                        "{} waits for a person: {why}",
+                        state.title()
+                    ))
+                    .hinted(format!(
+                        "{}; the cluster continues by itself once that is mended",
+                        state.next_command()
+                    )));
+                }
+                // In a pipe each line stays.
+                if session.console.interactive || now >= next_line {
+                    progress.update(&state.summary());
+                    next_line = now + QUIET;
+                }
+            }
             WaitVerdict::Waiting => {}
             WaitVerdict::Done => {
                 drop(progress);
@@ -89,9 +127,7 @@ pub(super) async fn until_running(
             }
             WaitVerdict::Failed(reason) => {
                 drop(progress);
-                for line in state.troubles() {
-                    session.console.note(&format!("  {line}"));
-                }
+                print_troubles(session, &state, None).await;
                 return Err(CliError::failed(format!("{} {reason}", state.title()))
                     .hinted(state.next_command()));
             }
@@ -127,10 +163,45 @@ impl ConnectionNotices {
     }
 }
 
-fn deadline_error(session: &CliSession<'_>, state: &RolloutWait, started: Instant) -> CliError {
-    for line in state.reason().into_iter().chain(state.troubles()) {
+/// The last lines of the program that failed, with the instance that printed them.
+async fn last_lines(
+    session: &CliSession<'_>,
+    state: &RolloutWait,
+) -> Option<(String, Vec<String>)> {
+    let id = state.speaker()?.to_owned();
+    let reading = logs::last_lines(&session.client, state.target(), &id, LINES);
+    // The log is a help: where it does not come, the reason still does.
+    match tokio::time::timeout(LINES_LIMIT, reading).await {
+        Ok(Ok(lines)) if !lines.is_empty() => Some((id, lines)),
+        _ => None,
+    }
+}
+
+fn print_lines(session: &CliSession<'_>, lines: &Option<(String, Vec<String>)>) {
+    let Some((id, lines)) = lines else { return };
+    session.console.note(&format!("  last lines of {id}:"));
+    for line in lines {
+        session
+            .console
+            .note(&format!("    {}", printed(line, false)));
+    }
+}
+
+/// Prints what is wrong and was not printed yet, and the last lines of the program that failed.
+async fn print_troubles(session: &CliSession<'_>, state: &RolloutWait, reason: Option<String>) {
+    let lines = last_lines(session, state).await;
+    for line in reason.into_iter().chain(state.troubles(lines.is_none())) {
         session.console.note(&format!("  {line}"));
     }
+    print_lines(session, &lines);
+}
+
+async fn deadline_error(
+    session: &CliSession<'_>,
+    state: &RolloutWait,
+    started: Instant,
+) -> CliError {
+    print_troubles(session, state, state.reason()).await;
     let spent = time::rounded(started.elapsed().as_secs());
     CliError::deadline(format!(
         "{} is not running as written after {spent}: {}",

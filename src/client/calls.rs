@@ -12,9 +12,9 @@ use super::{
 use kat_types::{
     api::{
         ApplyResult, Certificates, ClusterOverview, ConfigurationChange, ConfigurationHistory,
-        Event, EventFilter, HealthView, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
-        LogQuery, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeUsage, RenewalRequest,
-        ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
+        Event, EventFilter, GoneInstances, HealthView, InstanceItem, JoinAnswer, JoinRequest, List,
+        LogLine, LogQuery, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeUsage,
+        RenewalRequest, ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
     encoding::json,
     resource::{Amounts, ClusterConfiguration, Namespace},
@@ -283,6 +283,22 @@ impl Client {
         self.get(RequestPath::instance(namespace, id)?).await
     }
 
+    /// Instances of one workload that are gone. A machine's agent is told the workload's uid: an
+    /// earlier workload of the same name is another one.
+    pub async fn gone_instances(
+        &self,
+        namespace: &str,
+        workload: &str,
+        uid: Option<&str>,
+    ) -> Result<GoneInstances, ClientError> {
+        let route = RequestPath::gone_instances(namespace, workload)?;
+        let route = match uid {
+            Some(uid) => route.with("goneOf", uid),
+            None => route,
+        };
+        self.get(route).await
+    }
+
     /// The log of one instance. A followed log is silent while the program is.
     pub async fn logs(
         &self,
@@ -306,6 +322,12 @@ impl Client {
         }
         if let Some(container) = &query.container {
             route = route.with("container", container);
+        }
+        if let Some(node) = &query.node {
+            route = route.with("node", node);
+        }
+        if let Some(uid) = &query.gone_of {
+            route = route.with("goneOf", uid);
         }
         let (endpoint, response) = self.open(&ApiRequest::get(route)).await?;
         Ok(JsonLines::new(response, endpoint, MAX_LOG_LINE, None))

@@ -145,6 +145,15 @@ impl RequestPath {
         Ok(Self(format!("{workload}/instances")))
     }
 
+    /// Instances of one workload that are gone.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn gone_instances(namespace: &str, workload: &str) -> Result<Self, ClientError> {
+        let Self(workload) = Self::workload(namespace, workload)?;
+        Ok(Self(format!("{workload}/gone-instances")))
+    }
+
     /// The log of one instance.
     ///
     /// # Errors

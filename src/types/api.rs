@@ -31,6 +31,7 @@ pub use crate::api::access::membership::*;
 pub use crate::api::access::session::*;
 pub use crate::api::access::token::*;
 pub use crate::api::observation::event::*;
+pub use crate::api::observation::gone::*;
 pub use crate::api::observation::health::*;
 pub use crate::api::observation::metrics::*;
 pub use crate::api::observation::overview::*;

@@ -153,3 +153,59 @@ async fn a_log_of_a_machine_that_is_away_says_so() {
     let both = format!("{path}?previous=true&follow=true");
     assert_eq!(server.get(&server.read, &both).await.0, 400);
 }
+
+fn gone_instance(id: &str) -> kat_types::api::GoneInstance {
+    kat_types::api::GoneInstance {
+        instance: id.to_owned(),
+        node: "n1".to_owned(),
+        ..kat_types::api::GoneInstance::default()
+    }
+}
+
+#[tokio::test]
+async fn instances_that_are_gone_are_listed_and_read_by_the_workloads_identity() {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    let (_, web) = server.get(&server.admin, WEB).await;
+    let uid = web["metadata"]["uid"].as_str().unwrap().to_owned();
+    // One is still there, and one was of an earlier workload of the same name.
+    server.logs.gone.lock().extend([
+        (uid.clone(), gone_instance("web-ggggg")),
+        (uid.clone(), gone_instance("web-abcde")),
+        ("uid-of-before".to_owned(), gone_instance("web-earlier")),
+    ]);
+    let (status, found) = server
+        .get(&server.read, &format!("{WEB}/gone-instances"))
+        .await;
+    assert_eq!(status, 200);
+    let items = found["items"].as_array().unwrap();
+    assert_eq!(items.len(), 1, "{found}");
+    assert_eq!(items[0]["instance"], "web-ggggg");
+
+    let path = |id: &str, query: &str| format!("{WEB}/instances/{id}/logs?{query}");
+    let asked = path("web-ggggg", "node=n1");
+    let mut lines = LinesOf::new(server.call(&server.read, Method::GET, &asked).await);
+    assert_eq!(lines.next().await.unwrap()["message"], "web-ggggg is gone");
+    assert_eq!(lines.next().await, None);
+    let (workload, id) = server.logs.asked_gone.lock().pop().unwrap();
+    assert_eq!(
+        (workload.uid.as_str(), id.as_str()),
+        (uid.as_str(), "web-ggggg")
+    );
+
+    for (path, expected) in [
+        // Without its machine nobody is asked.
+        (path("web-ggggg", ""), 404),
+        (path("web-ggggg", "node=none"), 404),
+        (path("web-nobody", "node=n1"), 404),
+        // What the earlier workload had is not shown, whatever the caller says of the identity.
+        (path("web-earlier", "node=n1"), 404),
+        (path("web-earlier", "node=n1&goneOf=uid-of-before"), 404),
+        (path("web-ggggg", "node=n1&previous=true"), 400),
+    ] {
+        assert_eq!(server.get(&server.read, &path).await.0, expected, "{path}");
+    }
+    // The token of another namespace may not.
+    let other = "/v1alpha1/n/default/workloads/web/gone-instances";
+    assert_eq!(server.get(&server.deploy, other).await.0, 403);
+}

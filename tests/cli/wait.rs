@@ -202,10 +202,119 @@ fn a_terminal_gets_one_line_that_changes() {
     let (code, text) = program.run_on_terminal(&arguments);
     assert_eq!(code, 5, "{text}");
     assert!(text.contains("0 of 1 healthy, 1 pulling"), "{text:?}");
+    // It is printed at the end: until then it may have passed.
     assert!(
         text.contains("web-aaaaa on a: Pulling: ImagePullFailed: manifest unknown"),
         "{text:?}"
     );
     // The progress line is removed at the end.
     assert!(text.contains("\u{1b}[2K"), "{text:?}");
+}
+
+/// A state that passes within two seconds leaves no line.
+#[test]
+fn what_passes_at_once_is_not_printed() {
+    let fake = Fake::start();
+    fake.list(WORKLOADS, &[workload("web", "Progressing", [1, 0, 1])]);
+    let waits = troubled(
+        instance("web-aaaaa", "Scheduled"),
+        "WaitingForAgent",
+        "the agent of a has not reported it yet",
+    );
+    fake.list(WEB_INSTANCES, &[waits]);
+    let program = Program::of(&fake);
+    let mut running = begun(&program, &fake, "1m");
+    fake.change(WEB_INSTANCES, "MODIFIED", &instance("web-aaaaa", "Running"));
+    fake.change(
+        WORKLOADS,
+        "MODIFIED",
+        &workload("web", "Running", [1, 1, 1]),
+    );
+    assert_snapshot!(without_time(&running.end()), @r"
+    exit: 0
+    --- stdout
+    workload/web updated
+    --- stderr
+    web: 1 of 1 healthy after [TIME]
+    ");
+}
+
+#[test]
+fn the_wait_says_that_old_instances_stop() {
+    let fake = Fake::start();
+    fake.list(WORKLOADS, &[workload("web", "Progressing", [1, 1, 1])]);
+    let mut old = instance("web-ooooo", "Stopping");
+    old["status"]["generation"] = 1.into();
+    fake.list(
+        WEB_INSTANCES,
+        &[instance("web-aaaaa", "Running"), old.clone()],
+    );
+    let program = Program::of(&fake);
+    let mut running = begun(&program, &fake, "1m");
+    running.stderr_says("web: 1 of 1 healthy, 1 old one stopping");
+    running.stderr_says(
+        "web-ooooo on a is stopping: its program has not ended on its stop signal yet",
+    );
+    fake.change(WEB_INSTANCES, "DELETED", &old);
+    fake.change(
+        WORKLOADS,
+        "MODIFIED",
+        &workload("web", "Running", [1, 1, 1]),
+    );
+    let text = running.end();
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+}
+
+#[test]
+fn what_only_a_person_can_mend_ends_the_wait_early_and_is_said_once() {
+    let fake = Fake::start();
+    let message = "secret `db` does not exist in namespace `default`";
+    fake.list(WORKLOADS, &[workload("web", "Progressing", [1, 0, 1])]);
+    let waits = troubled(instance("web-aaaaa", "Scheduled"), "SecretMissing", message);
+    fake.list(WEB_INSTANCES, &[waits]);
+    let program = Program::of(&fake);
+    let text = begun(&program, &fake, "5m").end();
+    assert!(text.starts_with("exit: 1\n"), "{text}");
+    assert_eq!(text.matches(message).count(), 1, "{text}");
+    assert!(
+        text.contains("waits for a person: web-aaaaa: SecretMissing"),
+        "{text}"
+    );
+    assert!(
+        text.contains("hint: `katcall why workload web` says why"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_last_lines_of_the_program_that_failed_are_printed_once() {
+    let fake = Fake::start();
+    let web = because(
+        workload("web", "Stalled", [1, 0, 1]),
+        "ProgressDeadlineExceeded",
+        "no progress for 600 s",
+    );
+    fake.list(WORKLOADS, &[web]);
+    let mut ended = troubled(
+        instance("web-aaaaa", "Restarting"),
+        "CrashLoop",
+        "the program ended with exit code 3; last lines: no database",
+    );
+    ended["status"]["exitCode"] = 3.into();
+    ended["status"]["restarts"] = 4.into();
+    fake.list(WEB_INSTANCES, &[ended]);
+    let log = format!("LOGS {WEB_INSTANCES}/web-aaaaa/logs");
+    for message in ["connecting", "no database"] {
+        let line = serde_json::json!({"timestamp": "2026-11-20T10:00:01Z", "message": message, "priority": 6});
+        fake.send(&log, Piece::Line(line));
+    }
+    fake.send(&log, Piece::End);
+    let program = Program::of(&fake);
+    let text = begun(&program, &fake, "1m").end();
+    assert!(text.starts_with("exit: 1\n"), "{text}");
+    assert!(
+        text.contains("  last lines of web-aaaaa:\n    connecting\n    no database\n"),
+        "{text}"
+    );
+    assert_eq!(text.matches("no database").count(), 1, "{text}");
 }

@@ -15,11 +15,11 @@ kat apply -f "$(db --env V=2 --image registry.lab:5000/test/none:1)"
 condition_says() {
     contains "$(kat get workload db -o json | jq -r '.status.conditions[0] | "\(.reason): \(.message)"')" "$1"
 }
-wait_for 20 condition_says "ImagePullFailed: db-"
+wait_for 20 condition_says "ImageNotFound: db-"
 equal '["Pulling","Running"]' "$(instances db | jq -c '[.[].status.phase] | sort')" "phases with a missing image"
 equal "$old" "$(instances db | jq -r '.[] | select(.status.phase == "Running") | .metadata.name')" "the instance that runs"
-contains "$(kat why workload db)" "its image registry.lab:5000/test/none:1 cannot be pulled"
-contains "$(kat get events)" ImagePullFailed
+contains "$(kat why workload db)" "the registry of its image registry.lab:5000/test/none:1 does not have it"
+contains "$(kat get events)" ImageNotFound
 no_request_lost $(((SECONDS - began) * 20))
 starts_are "start 1"
 

@@ -23,7 +23,7 @@ shop() {
     n1 sh -c 'echo for-the-sidecar >/root/workloads/shop/conf/proxy.conf'
 }
 shop 1
-contains "$(kat plan -f /root/workloads/shop || true)" "_side-proxy.container"
+contains "$(kat plan -f /root/workloads/shop --units || true)" "_side-proxy.container"
 kat apply -f /root/workloads/shop --wait
 order=/var/lib/kat/volumes/default/shop/data/order
 equal "looked prepared" "$(n1 cat "$order" | tr '\n' ' ' | sed 's/ $//')" "order of the init containers"
@@ -98,7 +98,7 @@ wait_for 40 field_is shop .status.health not_applicable
 # A changed sidecar is a new version of the workload. The workload writes data, so the old instance
 # ends first.
 shop 2
-plan=$(kat plan -f /root/workloads/shop || true)
+plan=$(kat plan -f /root/workloads/shop --units || true)
 contains "$plan" "sidecars"
 kat apply -f /root/workloads/shop --wait
 differs "$id" "$(field shop .metadata.name)" "instance after the sidecar changed"

@@ -119,7 +119,7 @@ shown=$(
     kat describe workload app
     kat describe instance "$(field app .metadata.name)"
     kat why workload app
-    kat plan -f /root/workloads/app || test $? = 10
+    kat plan -f /root/workloads/app --units || test $? = 10
 )
 contains "$shown" RegistryLogin
 [[ -s $LAB_WORK/values ]]

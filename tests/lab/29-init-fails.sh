@@ -71,10 +71,10 @@ no_remains "$status" "$id"
 
 # The image of a sidecar is pulled first, and the message names the image that cannot be pulled.
 kat apply -f "$(workload pulls --port 80 --spec 'sidecars: [{name: other, image: "registry.lab:5000/test/none:1"}]')"
-wait_for 40 field_is pulls .status.reason ImagePullFailed
+wait_for 40 field_is pulls .status.reason ImageNotFound
 contains "$(field pulls .status.message)" "test/none"
 first_cause() { sed -n 's/^because  //p' <<<"$(kat why workload "$1")"; }
-contains "$(first_cause pulls)" "image registry.lab:5000/test/none:1 cannot be pulled"
+contains "$(first_cause pulls)" "image registry.lab:5000/test/none:1 does not have it"
 kat delete workload pulls --wait
 
 # With hostNetwork the sidecar also uses the machine's network.

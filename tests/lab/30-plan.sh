@@ -3,7 +3,7 @@
 # plan DIR: writes the plan's text and exit code into files, which `text` and `code` print.
 plan() {
     local code=0
-    kat plan -f "$1" >"$LAB_WORK/plan" || code=$?
+    kat plan -f "$1" --units >"$LAB_WORK/plan" || code=$?
     echo "$code" >"$LAB_WORK/plan.code"
 }
 code() { cat "$LAB_WORK/plan.code"; }
@@ -40,8 +40,8 @@ plan "$folder"
 equal 0 "$(code)" "exit code of a plan without changes"
 
 kat apply -f "$(workload unpulled --image registry.lab:5000/test/nowhere:7)"
-wait_for 60 field_is unpulled .status.reason ImagePullFailed
+wait_for 60 field_is unpulled .status.reason ImageNotFound
 why=$(kat why workload unpulled)
-contains "$why" "its image registry.lab:5000/test/nowhere:7 cannot be pulled"
+contains "$why" "the registry of its image registry.lab:5000/test/nowhere:7 does not have it"
 contains "$why" "manifest unknown"
-contains "$why" "podman pull registry.lab:5000/test/nowhere:7"
+contains "$why" "katcall set image unpulled=IMAGE -n default"

@@ -46,7 +46,7 @@ shown=$(
     kat get events -A -o json
     kat why workload app
     write_app 2
-    kat plan -f /root/workloads/app || test $? = 10
+    kat plan -f /root/workloads/app --units || test $? = 10
 )
 contains "$shown" tls.crt
 for value in "$password" "$certificate" "$plain"; do

@@ -87,6 +87,8 @@ with_variable any <"$LAB_WORK/three.kat" |
     sed "s|$WEB_IMAGE|registry.lab:5000/test/web:9|; s/^spec:\$/&\n  updateStrategy: {type: Rolling, progressDeadlineSeconds: 10}/" |
     put workload.kat
 prints $page "sudo katcall apply -f web/ --wait" 2 1
+is_stalled() { equal Stalled "$(kat get workload web -o json | jq -r .status.phase)" "phase of a version without an image"; }
+wait_for 30 is_stalled
 prints $page "sudo katcall why workload web"
 prints $page "sudo katcall rollback workload web --wait"
 prints $page "sudo katcall history workload web"

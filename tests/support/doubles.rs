@@ -12,12 +12,12 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use kat_api::{
-    InputFrames, InstanceLogs, InstanceSessions, LogStream, LogsError, NodeUsers, OutputFrames,
-    SessionError, SessionRequest,
+    InputFrames, InstanceLogs, InstanceSessions, LogStream, LoggedWorkload, LogsError, NodeUsers,
+    OutputFrames, SessionError, SessionRequest,
 };
 use kat_store::StoreError;
 use kat_types::{
-    api::{ApiTime, InstanceUsage, LogLine, LogQuery, NodeUsage},
+    api::{ApiTime, GoneInstance, GoneInstances, InstanceUsage, LogLine, LogQuery, NodeUsage},
     encoding::frames::{InputFrame, OutputFrame},
     store::snapshot::InstanceEntry,
 };
@@ -27,6 +27,11 @@ use kat_types::{
 pub(crate) struct SaidLogs {
     pub asked: Mutex<Vec<LogQuery>>,
     away: Mutex<Option<(String, usize)>>,
+    /// The workloads whose instances that are gone were asked for, each with the instance, which is
+    /// empty for the list.
+    pub asked_gone: Mutex<Vec<(LoggedWorkload, String)>>,
+    /// The instances that are gone, with the uid of their workload.
+    pub gone: Mutex<Vec<(String, GoneInstance)>>,
 }
 
 impl SaidLogs {
@@ -70,6 +75,38 @@ impl InstanceLogs for SaidLogs {
         } else {
             Box::pin(lines)
         })
+    }
+
+    async fn gone(&self, workload: &LoggedWorkload, _: &[String]) -> GoneInstances {
+        let asked = (workload.clone(), String::new());
+        self.asked_gone.lock().push(asked);
+        let gone = self.gone.lock();
+        let own = gone.iter().filter(|(uid, _)| *uid == workload.uid);
+        GoneInstances {
+            items: own.map(|(_, one)| one.clone()).collect(),
+            away: Vec::new(),
+        }
+    }
+
+    async fn open_gone(
+        &self,
+        workload: &LoggedWorkload,
+        _: &str,
+        instance: &str,
+        _: LogQuery,
+    ) -> Result<Option<LogStream>, LogsError> {
+        let asked = (workload.clone(), instance.to_owned());
+        self.asked_gone.lock().push(asked);
+        let gone = self.gone.lock();
+        let is_own =
+            |(uid, one): &(String, GoneInstance)| *uid == workload.uid && one.instance == instance;
+        Ok(gone.iter().any(is_own).then(|| {
+            let line = LogLine {
+                message: format!("{instance} is gone"),
+                ..LogLine::default()
+            };
+            Box::pin(futures_util::stream::iter([Ok(line)])) as LogStream
+        }))
     }
 }
 

@@ -104,12 +104,36 @@ pub(crate) async fn print_findings(
     };
     let of_machine = || read_joined().map(|identity| identity.cluster);
     let cluster = given.or_else(of_machine).unwrap_or_default();
-    let findings = find(&cluster, config, stage).await;
+    let mut findings = find(&cluster, config, stage).await;
+    if joined {
+        findings.insert(0, membership().await);
+    }
     anstream::print!("{}", check::render(&findings, true));
     if check::worst(&findings) == Level::Problem {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
+    }
+}
+
+/// Which cluster the machine is in, and whether its agent runs.
+async fn membership() -> Finding {
+    let what = match read_joined() {
+        Some(identity) => format!(
+            "this machine is `{}` of the cluster `{}`",
+            identity.node, identity.cluster.metadata.name
+        ),
+        None => "this machine is in a cluster whose settings can't be read here".to_owned(),
+    };
+    let mut asking = tokio::process::Command::new("systemctl");
+    asking.args(["--quiet", "is-active", "kat-agent.service"]);
+    match asking.kill_on_drop(true).status().await {
+        Ok(status) if status.success() => Finding::ok(what),
+        Ok(_) => Finding::warning(format!("{what}, and kat-agent does not run"))
+            .mended_by("sudo systemctl start kat-agent"),
+        Err(error) => Finding::warning(format!(
+            "{what}; whether kat-agent runs is not known: {error}"
+        )),
     }
 }
 

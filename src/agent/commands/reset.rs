@@ -339,6 +339,7 @@ fn remove_files() -> anyhow::Result<()> {
     let _ = std::fs::remove_dir(kat_host::users::HOMES);
     for file in [
         paths::DESIRED,
+        paths::INSTANCE_HISTORY,
         paths::POSITION,
         paths::GRANTED,
         paths::VOLUMES,

@@ -10,26 +10,43 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
-use crate::cluster::peer_agents::PeerAgents;
-use kat_api::{InstanceLogs, LogStream, LogsError};
+use crate::{cluster::peer_agents::PeerAgents, desired_state::instance_history::InstanceHistory};
+use kat_api::{InstanceLogs, LogStream, LoggedWorkload, LogsError};
 use kat_client::{ClientError, JsonLines};
 use kat_systemd::{JournalQuery, LogEntry, LogError, LogSource, ManagerSource};
 use kat_types::{
-    api::{LogLine, LogQuery},
+    api::{GoneInstance, GoneInstances, LogLine, LogQuery, MachineAway},
     store::snapshot::InstanceEntry,
 };
 
 /// Longest time to find out which run is the previous one.
 const LOOK_BACK: Duration = Duration::from_secs(20);
+/// Longest time for a machine to say which instances it had: one that does not answer does not hold
+/// up what the others know.
+const REMEMBER: Duration = Duration::from_secs(4);
+/// Machines that are asked for that at once, by one call.
+const ASKED_AT_ONCE: usize = 8;
 
 /// Logs of this machine's instances.
 pub(crate) struct JournalLogs {
     pub journal: Arc<dyn LogSource>,
     /// The user managers, which know each unit's present run.
     pub managers: Arc<dyn ManagerSource>,
+    /// Name of this machine.
+    pub node: String,
+    /// The instances that this machine had.
+    pub history: InstanceHistory,
 }
 
 impl JournalLogs {
+    /// The selected lines; unreadable entries are left out.
+    fn lines(&self, query: &JournalQuery) -> LogStream {
+        let lines = self.journal.entries(query).filter_map(|entry| {
+            std::future::ready(line_or_error(entry).map(|entry| entry.map(|one| line(&one))))
+        });
+        Box::pin(lines)
+    }
+
     /// The container of the last run with log entries before the present run, which may have none
     /// yet. While the unit's state is unknown, the last run with log entries counts as the present
     /// one.
@@ -99,10 +116,7 @@ impl InstanceLogs for JournalLogs {
         query: LogQuery,
     ) -> Result<LogStream, LogsError> {
         let assignment = &instance.assignment.value;
-        let since = query.since.map(|since| {
-            SystemTime::UNIX_EPOCH
-                + Duration::from_micros(u64::try_from(since.as_microsecond()).unwrap_or(0))
-        });
+        let since = query.since.map(system_time);
         let mut wanted = JournalQuery {
             uid: assignment.user.uid,
             unit: match &query.container {
@@ -132,11 +146,72 @@ impl InstanceLogs for JournalLogs {
             };
             wanted.container = Some(container);
         }
-        let lines = self.journal.entries(&wanted).filter_map(|entry| {
-            std::future::ready(line_or_error(entry).map(|entry| entry.map(|one| line(&one))))
-        });
-        Ok(Box::pin(lines))
+        Ok(self.lines(&wanted))
     }
+
+    async fn gone(&self, workload: &LoggedWorkload, _: &[String]) -> GoneInstances {
+        let LoggedWorkload {
+            namespace,
+            name,
+            uid,
+        } = workload;
+        let gone = self.history.gone(namespace, name, uid).into_iter();
+        let items = gone.map(|(instance, held)| GoneInstance {
+            instance,
+            node: self.node.clone(),
+            generation: held.generation,
+            since: held.since.into(),
+            until: held.until.into(),
+        });
+        GoneInstances {
+            items: items.collect(),
+            away: Vec::new(),
+        }
+    }
+
+    /// Of the journal only lines by the user that the instance had, by the container's name, and of
+    /// the time in which it was here: another workload may have the uid by now, and it may have had
+    /// it before.
+    async fn open_gone(
+        &self,
+        workload: &LoggedWorkload,
+        _: &str,
+        instance: &str,
+        query: LogQuery,
+    ) -> Result<Option<LogStream>, LogsError> {
+        let LoggedWorkload {
+            namespace,
+            name,
+            uid,
+        } = workload;
+        let gone = self.history.gone(namespace, name, uid).into_iter();
+        let Some((_, held)) = gone.into_iter().find(|(id, _)| id == instance) else {
+            return Ok(None);
+        };
+        let unit = match &query.container {
+            None => held.unit,
+            Some(name) => held.containers.get(name).cloned().ok_or_else(|| {
+                LogsError::Unavailable(format!("`{instance}` had no container `{name}`"))
+            })?,
+        };
+        let since = query
+            .since
+            .map_or(held.since, |since| since.max(held.since));
+        Ok(Some(self.lines(&JournalQuery {
+            uid: held.uid,
+            unit,
+            since: Some(system_time(since)),
+            until: held.until.map(system_time),
+            tail: query.tail,
+            program_output_only: true,
+            ..JournalQuery::default()
+        })))
+    }
+}
+
+fn system_time(time: Timestamp) -> SystemTime {
+    SystemTime::UNIX_EPOCH
+        + Duration::from_micros(u64::try_from(time.as_microsecond()).unwrap_or(0))
 }
 
 /// Logs of all instances of the cluster.
@@ -172,6 +247,93 @@ impl InstanceLogs for ClusterLogs {
             .await
             .map_err(|error| refused(&node, &error))?;
         Ok(relayed(node, lines))
+    }
+
+    async fn gone(&self, workload: &LoggedWorkload, nodes: &[String]) -> GoneInstances {
+        let mut found = self.here.gone(workload, &[]).await;
+        let mut others = nodes.to_vec();
+        others.retain(|node| *node != self.node);
+        let asked = others
+            .into_iter()
+            .map(|node| self.remembered(workload, node));
+        let asked: Vec<_> = asked.collect();
+        let mut answers = stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
+        while let Some((node, answer)) = answers.next().await {
+            match answer {
+                Ok(items) => found
+                    .items
+                    .extend(items.into_iter().map(|one| GoneInstance {
+                        // A machine speaks for itself alone.
+                        node: node.clone(),
+                        ..one
+                    })),
+                Err(message) => found.away.push(MachineAway {
+                    node: node.clone(),
+                    message,
+                }),
+            }
+        }
+        found
+    }
+
+    async fn open_gone(
+        &self,
+        workload: &LoggedWorkload,
+        node: &str,
+        instance: &str,
+        query: LogQuery,
+    ) -> Result<Option<LogStream>, LogsError> {
+        if node == self.node {
+            return self.here.open_gone(workload, node, instance, query).await;
+        }
+        let client = self.agents.client(node).map_err(LogsError::Away)?;
+        let query = LogQuery {
+            gone_of: Some(workload.uid.clone()),
+            ..query
+        };
+        let lines = client.logs(&workload.namespace, &workload.name, instance, &query);
+        match lines.await {
+            Ok(lines) => Ok(Some(relayed(node.to_owned(), lines))),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(refused(node, &error)),
+        }
+    }
+}
+
+impl ClusterLogs {
+    /// What another machine remembers, with its name; the error is a sentence that has it too.
+    async fn remembered(
+        &self,
+        workload: &LoggedWorkload,
+        node: String,
+    ) -> (String, Result<Vec<GoneInstance>, String>) {
+        let found = self.asked(workload, &node).await;
+        (node, found)
+    }
+
+    async fn asked(
+        &self,
+        workload: &LoggedWorkload,
+        node: &str,
+    ) -> Result<Vec<GoneInstance>, String> {
+        let client = self.agents.client(node)?;
+        let LoggedWorkload {
+            namespace,
+            name,
+            uid,
+        } = workload;
+        let asking = client.gone_instances(namespace, name, Some(uid));
+        match tokio::time::timeout(REMEMBER, asking).await {
+            Ok(Ok(found)) => Ok(found.items),
+            Ok(Err(error)) if error.is_not_found() => Err(format!(
+                "the machine `{node}` has a version that does not remember instances"
+            )),
+            Ok(Err(error)) => Err(crate::cluster::peer_agents::away(node, &error)),
+            Err(_) => Err(format!(
+                "the machine `{node}` did not answer within {} s",
+                REMEMBER.as_secs()
+            )),
+        }
     }
 }
 
@@ -246,6 +408,8 @@ mod tests {
         let logs = JournalLogs {
             journal: Arc::new(Lines(lines)),
             managers: Arc::<FakeMachine>::clone(machine),
+            node: "n1".to_owned(),
+            history: InstanceHistory::stored("/nonexistent/history.json".into()),
         };
         let entry = InstanceEntry {
             node: "n1".to_owned(),

@@ -26,6 +26,8 @@ pub(crate) const RECOVERY: &str = "/var/lib/kat/recovery.json";
 pub(crate) const REPLACED: &str = "/var/lib/kat/replaced.json";
 /// The last confirmed desired list, 0600.
 pub(crate) const DESIRED: &str = "/var/lib/kat/desired.json";
+/// Which instances this machine has had ([`crate::desired_state::instance_history`]), 0600.
+pub(crate) const INSTANCE_HISTORY: &str = "/var/lib/kat/instance-history.json";
 /// Epoch and revision of the last confirmed state of the cluster
 /// ([`crate::desired_state::kept_position`]), 0600.
 pub(crate) const POSITION: &str = "/var/lib/kat/position.json";

@@ -20,6 +20,7 @@ use crate::{
     NetworkFiles, Statuses,
     cluster::{cluster_cache::ClusterCache, keys::MachineKeys, peer_agents::PeerAgents},
     commands::{recovery::replaced_text, setup},
+    desired_state::instance_history::InstanceHistory,
     etcd::{member::etcd_group, membership},
     exec::{LocalSessions, sessions::ClusterSessions},
     local_api::{
@@ -155,6 +156,8 @@ fn api_config(
     let logs: Arc<dyn InstanceLogs> = Arc::new(JournalLogs {
         journal: Arc::clone(&tools.logs),
         managers: Arc::clone(managers),
+        node: identity.node.clone(),
+        history: InstanceHistory::stored(paths::INSTANCE_HISTORY.into()),
     });
     let sessions: Arc<dyn InstanceSessions> = Arc::new(LocalSessions::new(
         Arc::clone(managers),

@@ -33,6 +33,7 @@ use crate::{
     },
     desired_state::{
         fence,
+        instance_history::InstanceHistory,
         kept_position::PositionFile,
         known_epochs::KnownEpochs,
         settings::{FollowedSettings, SettingsFollower},
@@ -262,6 +263,8 @@ struct Workloads {
     /// When this machine last counted as present for every leader.
     reached: watch::Sender<Option<BootTime>>,
     settings: FollowedSettings,
+    /// The instances that this machine had.
+    history: InstanceHistory,
 }
 
 /// Starts the workers and the loops over volumes, images and disks. They go by the list of before
@@ -311,6 +314,15 @@ async fn workloads(
         memory: Some(memory),
     };
     loops.add("fence", fence.run(cancel.clone()));
+    let history = InstanceHistory::stored(paths::INSTANCE_HISTORY.into());
+    let followed = history.clone().follow(
+        listed.clone(),
+        Arc::clone(&machine.clock),
+        writes.clone(),
+        pulses.clone(),
+        cancel.clone(),
+    );
+    loops.add_blocking("history of instances", followed);
     let removals = VolumeRemovals {
         lists: listed.clone(),
         volumes: Arc::clone(&tools.volumes),
@@ -372,6 +384,7 @@ async fn workloads(
         disks,
         reached: reached_now,
         settings,
+        history,
     })
 }
 
@@ -523,6 +536,8 @@ fn servers(
     let here: Arc<dyn InstanceLogs> = Arc::new(JournalLogs {
         journal: Arc::clone(&tools.logs),
         managers: Arc::clone(managers),
+        node: identity.node.clone(),
+        history: workloads.history.clone(),
     });
     let sessions_here: Arc<dyn InstanceSessions> = Arc::new(LocalSessions::new(
         Arc::clone(managers),

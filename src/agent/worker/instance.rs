@@ -22,8 +22,12 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 use self::{
-    containers::SidecarMemory, health::Healing, last_run::LastRun, starting::StartTrouble,
-    stopping::StopTrouble, usage::UsageReading,
+    containers::SidecarMemory,
+    health::Healing,
+    last_run::LastRun,
+    starting::StartTrouble,
+    stopping::{StopCourse, StopTrouble},
+    usage::UsageReading,
 };
 use crate::{
     secrets::SecretUseTrouble,
@@ -41,6 +45,7 @@ pub(crate) struct Instance {
     unlinked: Option<Instant>,
     start: StartTrouble,
     stop: StopTrouble,
+    stop_course: StopCourse,
     last_run: LastRun,
     /// Backoff of reloads of the manager because of the instance's missing unit.
     reloads: RetryDelay,

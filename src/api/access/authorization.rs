@@ -382,6 +382,11 @@ mod tests {
             ),
             (
                 "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/gone-instances",
+                "ard",
+            ),
+            (
+                "GET",
                 "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/logs",
                 "ard",
             ),

@@ -1,5 +1,6 @@
 //! Handlers of workloads, their instances and rollouts.
 
+pub(crate) mod gone_instances;
 pub(crate) mod instances;
 pub(crate) mod namespaces;
 pub(crate) mod rollouts;

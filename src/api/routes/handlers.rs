@@ -14,7 +14,7 @@ use crate::{
         },
         data::{logins, secrets, volume_forgets, volume_moves, volumes},
         machines::{node_settings, nodes, state_stream, usage},
-        workloads::{instances, namespaces, rollouts, sessions, workload_objects},
+        workloads::{gone_instances, instances, namespaces, rollouts, sessions, workload_objects},
     },
 };
 
@@ -46,6 +46,7 @@ pub(super) fn of(operation: ApiOperation, filter: MethodFilter) -> MethodRouter<
         ApiOperation::ListFiles => on(filter, workload_objects::files),
         ApiOperation::GetFile => on(filter, workload_objects::file),
         ApiOperation::ListInstancesOfWorkload => on(filter, instances::list_of_workload),
+        ApiOperation::ListGoneInstances => on(filter, gone_instances::list),
         ApiOperation::GetLogs => on(filter, instances::logs),
         ApiOperation::Exec => on(filter, sessions::exec),
         ApiOperation::Forward => on(filter, sessions::forward),

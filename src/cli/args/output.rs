@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use clap::{
     ValueEnum,
     builder::{EnumValueParser, PossibleValue, TypedValueParser},
+    error::{ContextKind, ContextValue},
 };
 
 use super::super::output::jsonpath::Template;
@@ -54,7 +55,14 @@ impl TypedValueParser for OutputParser {
                 template: Some(template),
             });
         }
-        let format = EnumValueParser::<OutputFormat>::new().parse_ref(command, argument, value)?;
+        let format = EnumValueParser::<OutputFormat>::new().parse_ref(command, argument, value);
+        let format = format.map_err(|mut error| {
+            // The parser of the formats does not know of the template.
+            let all = self.possible_values().into_iter().flatten();
+            let names = all.map(|one| one.get_name().to_owned()).collect();
+            error.insert(ContextKind::ValidValue, ContextValue::Strings(names));
+            error
+        })?;
         Ok(OutputOption {
             format,
             template: None,

@@ -24,9 +24,13 @@ pub(crate) struct LogsArgs {
     /// Print the time of each line
     #[arg(long)]
     pub(crate) timestamps: bool,
-    /// Show all instances of the workload, with the name of the instance on each line
-    #[arg(long)]
+    /// Show all instances of the workload, which is the default
+    #[arg(long, hide = true)]
     pub(crate) all: bool,
+    /// Show also the instances of the workload that are gone, as long as their machines' journals have
+    /// their lines: at most the 20 newest ones
+    #[arg(long, conflicts_with = "previous")]
+    pub(crate) gone: bool,
     /// Show the log of the run before the last restart
     #[arg(long, conflicts_with = "follow")]
     pub(crate) previous: bool,

@@ -42,6 +42,11 @@ impl Template {
             let end = end_of(after).ok_or("a `{` has no `}`")?;
             let (inside, remaining) = after.split_at(end);
             let inside = inside.trim();
+            if inside == "end" || inside.split_whitespace().next() == Some("range") {
+                return Err(format!(
+                    "`{{{inside}}}` is not supported; `{{.items[*].metadata.name}}` prints a value of each item, and `-o json` with jq prints several"
+                ));
+            }
             parts.push(if inside.starts_with('"') {
                 let text = serde_json::from_str(inside);
                 JsonPathPart::Text(text.map_err(|_| format!("`{inside}` is not a text"))?)
@@ -256,6 +261,20 @@ mod tests {
         ] {
             assert_eq!(fill(template), wanted, "{template}");
         }
+    }
+
+    #[test]
+    fn a_range_is_refused_with_what_to_write_instead() {
+        for template in [
+            "{range .items[*]}{.metadata.name}{\"\\n\"}{end}",
+            "{ range .items[*] }{end}",
+            "{.items}{end}",
+        ] {
+            let error = Template::parse(template).unwrap_err();
+            assert!(error.contains("is not supported; `{.items[*]"), "{error}");
+        }
+        // A field may begin so.
+        assert!(Template::parse("{.range}").is_ok());
     }
 
     #[test]

@@ -115,6 +115,18 @@ pub(super) fn foreign_lines(console: &Console, text: &str) -> Result<(), CliErro
     console.print(&lines.concat())
 }
 
+/// An image with the first digits of its digest, which tell it from others.
+pub(super) fn short_image(image: &str) -> String {
+    const DIGITS: usize = 12;
+    match image.split_once("@sha256:") {
+        Some((name, digest)) if digest.chars().count() > DIGITS => {
+            let head: String = digest.chars().take(DIGITS).collect();
+            format!("{name}@sha256:{head}")
+        }
+        _ => image.to_owned(),
+    }
+}
+
 /// `-` for an empty text.
 pub(super) fn or_dash(text: &str) -> String {
     if text.is_empty() {
@@ -127,6 +139,20 @@ pub(super) fn or_dash(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_images_digest_is_shortened_and_its_tag_is_not() {
+        let digest = "0123456789abcdef".repeat(4);
+        assert_eq!(
+            short_image(&format!("r.example/web:1@sha256:{digest}")),
+            "r.example/web:1@sha256:0123456789ab"
+        );
+        assert_eq!(short_image("r.example/web:1"), "r.example/web:1");
+        assert_eq!(
+            short_image("r.example/web@sha256:0123"),
+            "r.example/web@sha256:0123"
+        );
+    }
 
     #[test]
     fn foreign_text_stays_on_its_line() {

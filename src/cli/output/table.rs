@@ -50,6 +50,11 @@ pub(crate) fn tone_of(word: &str) -> TextTone {
     }
 }
 
+/// Spaces between two columns.
+const PADDING: usize = 3;
+/// Least width of a last column that is shortened: less would tell nothing.
+const LEAST_LAST: usize = 12;
+
 /// Rows under headers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Table {
@@ -94,6 +99,28 @@ impl Table {
             widths,
             bare: true,
         }
+    }
+
+    /// Shortens the texts of the last column, so that a row fits into this many columns; a terminal
+    /// would break the lines inside words. Other columns are never shortened.
+    pub(crate) fn within(mut self, width: Option<usize>) -> Self {
+        let Some(width) = width else { return self };
+        let widths = self.drawn(false).column_max_content_widths();
+        let Some((last, others)) = widths.split_last() else {
+            return self;
+        };
+        let before: usize = others.iter().map(|one| usize::from(*one) + PADDING).sum();
+        let rest = width.saturating_sub(before).max(LEAST_LAST);
+        if usize::from(*last) <= rest {
+            return self;
+        }
+        for cell in self.rows.iter_mut().filter_map(|row| row.last_mut()) {
+            if cell.text.chars().count() > rest {
+                let kept: String = cell.text.chars().take(rest - 1).collect();
+                cell.text = format!("{}…", kept.trim_end());
+            }
+        }
+        self
     }
 
     /// The text, with a line feed after each line.
@@ -179,6 +206,35 @@ mod tests {
              web-abcde   Running   -\n\
              größe       Failed    one | two\\u{1b}[31m\n"
         );
+    }
+
+    #[test]
+    fn the_last_column_is_shortened_to_the_terminal_and_no_other() {
+        let mut table = sample();
+        table.row(vec![
+            Cell::new("web-bbbbb"),
+            Cell::phase("Failed"),
+            Cell::new("a message of many words that is longer than a line"),
+        ]);
+        for (width, message) in [
+            (None, "a message of many words that is longer than a line"),
+            (
+                Some(200),
+                "a message of many words that is longer than a line",
+            ),
+            (Some(40), "a message of many…"),
+            // Too narrow for the first columns: they stay.
+            (Some(5), "a message o…"),
+        ] {
+            let text = table.clone().within(width).render(false);
+            let line = text.lines().last().unwrap();
+            assert_eq!(
+                line,
+                format!("web-bbbbb   Failed    {message}"),
+                "{width:?}"
+            );
+            assert!(width != Some(40) || line.chars().count() <= 40, "{line}");
+        }
     }
 
     #[test]

@@ -1,16 +1,40 @@
 //! Derives the state of a wait from the followed lists. No input or output.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use tokio::time::Instant;
 
 use super::AwaitedWorkload;
 use crate::{
-    commands::{changing::rollout, reading::get::rows::workload_reason},
+    commands::{
+        changing::rollout,
+        reading::{get::rows::workload_reason, status::urgency::Urgency},
+    },
     output::{one_line, word},
 };
 use kat_client::ListChange;
-use kat_types::api::{
-    Health, InstanceItem, InstancePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
+use kat_types::{
+    api::{Health, InstanceItem, InstancePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase},
+    reason::Reason,
 };
+
+/// A situation that passes by itself within this time is not printed.
+pub(super) const QUIET: Duration = Duration::from_secs(2);
+/// Time after which the wait ends early where only a person can help: the leader may be about to
+/// notice that somebody did.
+const FOR_PERSON: Duration = Duration::from_secs(3);
+/// The same where no machine fits: another instance may be about to leave one.
+const NO_PLACE: Duration = Duration::from_secs(10);
+/// Time that programs mostly take to end; one that takes longer is named.
+const SLOW_STOP: Duration = Duration::from_secs(3);
+/// What the messages of instances have before the lines of a program.
+const LAST_LINES: &str = "; last lines: ";
+
+/// An instance, empty for the workload itself, and the reason of its state.
+type Situation = (String, String);
 
 /// The present state of the lists.
 #[derive(Debug)]
@@ -21,8 +45,10 @@ pub(super) struct RolloutWait {
     workload_known: bool,
     instances: BTreeMap<String, InstanceItem>,
     instances_known: bool,
-    /// Instance and reason of the reports that were printed.
-    told: BTreeSet<(String, String)>,
+    /// Since when each situation lasts.
+    lasting: BTreeMap<Situation, Instant>,
+    /// The situations that were printed.
+    told: BTreeSet<Situation>,
     /// The last problem of each instance; an instance that restarts repeatedly may be running at
     /// this moment.
     last_trouble: BTreeMap<String, String>,
@@ -49,10 +75,15 @@ impl RolloutWait {
             workload_known: false,
             instances: BTreeMap::new(),
             instances_known: false,
+            lasting: BTreeMap::new(),
             told: BTreeSet::new(),
             last_trouble: BTreeMap::new(),
             exit_codes: BTreeMap::new(),
         }
+    }
+
+    pub(super) fn target(&self) -> &AwaitedWorkload {
+        &self.target
     }
 
     pub(super) fn workload(&mut self, change: ListChange<WorkloadItem>) {
@@ -85,10 +116,11 @@ impl RolloutWait {
             }
             ListChange::Interrupted(_) => {}
         }
-        let unwell = self.instances.values().filter(|item| !is_fine(item));
+        let unwell = self.current().filter(|item| !is_fine(item));
         let troubles = unwell
             .filter(|item| !item.status.reason.is_empty())
             .map(|item| (item.metadata.name.clone(), instance_in_words(item)));
+        let troubles: Vec<(String, String)> = troubles.collect();
         self.last_trouble.extend(troubles);
         let ended = self.instances.values();
         let ended =
@@ -240,6 +272,7 @@ impl RolloutWait {
         let mut text = format!("{healthy} of {} healthy", status.replicas);
         if healthy >= status.replicas {
             // The list of instances is older than the workload's status.
+            text.push_str(&self.old_in_words());
             return text;
         }
         let began = running.saturating_sub(usize::try_from(healthy).unwrap_or(usize::MAX));
@@ -247,20 +280,71 @@ impl RolloutWait {
         for (word, count) in counts.filter(|(_, count)| *count > 0) {
             text.push_str(&format!(", {count} {word}"));
         }
+        text.push_str(&self.stopping_in_words());
         if status.phase == WorkloadPhase::Paused {
             text.push_str("; its rollout is paused, `katcall rollout resume` continues it");
         }
         text
     }
 
-    /// Reasons that were not printed yet, once for each instance.
-    pub(super) fn news(&mut self) -> Vec<String> {
+    /// Takes the time: since when the present situations last.
+    pub(super) fn look(&mut self, now: Instant) {
+        let present: BTreeSet<Situation> = self.situations().map(|(key, _)| key).collect();
+        self.lasting.retain(|key, _| present.contains(key));
+        for key in present {
+            self.lasting.entry(key).or_insert(now);
+        }
+    }
+
+    /// The situations that hold the rollout up, each with the line that says it.
+    fn situations(&self) -> impl Iterator<Item = (Situation, String)> {
+        let workload = self
+            .workload
+            .as_ref()
+            .filter(|item| item.status.observed_generation >= self.target.generation);
+        let own = workload.and_then(workload_reason).map(|condition| {
+            let said = reason_and_message(&condition.reason, &condition.message);
+            let line = format!("{}: {said}", self.target.name);
+            ((String::new(), condition.reason.clone()), line)
+        });
+        let unwell = self.current().filter(|item| !is_fine(item));
+        let unwell = unwell.filter(|item| !item.status.reason.is_empty());
+        let unwell = unwell.map(|item| {
+            let key = (item.metadata.name.clone(), item.status.reason.clone());
+            (key, instance_in_words(item))
+        });
+        let ending = self.old().filter(|item| {
+            item.status.phase == InstancePhase::Stopping
+                && item.status.reason != Reason::ConnectionDraining
+        });
+        let ending = ending.map(|item| {
+            let key = (item.metadata.name.clone(), word(&item.status.phase));
+            (key, ending_in_words(item))
+        });
+        unwell.chain(own).chain(ending)
+    }
+
+    fn lasts(&self, key: &Situation, now: Instant) -> Duration {
+        let since = self.lasting.get(key);
+        since.map_or(Duration::ZERO, |since| {
+            now.saturating_duration_since(*since)
+        })
+    }
+
+    /// Situations of instances that have lasted and were not printed yet. A step that is normal is
+    /// none: the counts say it.
+    pub(super) fn news(&mut self, now: Instant) -> Vec<String> {
         let mut fresh = Vec::new();
-        for item in self.current() {
-            let reason = &item.status.reason;
-            let key = (item.metadata.name.clone(), reason.clone());
-            if !reason.is_empty() && !is_fine(item) && !self.told.contains(&key) {
-                fresh.push((key, instance_in_words(item)));
+        for (key, line) in self.situations() {
+            let (instance, reason) = &key;
+            let patience = match reason == &word(&InstancePhase::Stopping) {
+                true => SLOW_STOP,
+                false if Urgency::of_word(reason, Urgency::Problem) == Urgency::Calm => continue,
+                false => QUIET,
+            };
+            let is_news = !instance.is_empty() && !self.told.contains(&key);
+            if is_news && self.lasts(&key, now) >= patience {
+                fresh.push((key, without_lines(&line).to_owned()));
             }
         }
         fresh
@@ -272,15 +356,80 @@ impl RolloutWait {
             .collect()
     }
 
-    /// The workload's own reason for not being as wanted.
+    /// What only a person can end, once that has lasted; shortened where it was printed.
+    pub(super) fn in_vain(&self, now: Instant) -> Option<String> {
+        let place_may_come = self.old().next().is_some();
+        let stuck = self.situations().find(|(key, _)| {
+            let (_, reason) = key;
+            let patience = match Urgency::of_word(reason, Urgency::Problem) {
+                Urgency::ForPerson => FOR_PERSON,
+                _ if reason == Reason::Unschedulable.word() && !place_may_come => NO_PLACE,
+                _ => return false,
+            };
+            self.lasts(key, now) >= patience
+        });
+        let (key, line) = stuck?;
+        let (instance, reason) = &key;
+        Some(match self.told.contains(&key) {
+            true => one_line(&format!("{instance}: {reason}")),
+            false => without_lines(&line).to_owned(),
+        })
+    }
+
+    /// Instances of earlier generations that have not ended, and others that stop.
+    fn old(&self) -> impl Iterator<Item = &InstanceItem> {
+        self.instances.values().filter(|item| {
+            let earlier = item.status.generation < self.target.generation;
+            match item.status.phase {
+                InstancePhase::Stopping => true,
+                InstancePhase::Stopped | InstancePhase::Succeeded => false,
+                _ => earlier,
+            }
+        })
+    }
+
+    /// Such as `, 1 old one stopping`; empty where none stops.
+    fn stopping_in_words(&self) -> String {
+        let stops = |item: &&InstanceItem| item.status.phase == InstancePhase::Stopping;
+        old_ones(self.old().filter(stops).count(), "stopping")
+    }
+
+    /// The old instances that stop, and those that are still to stop.
+    fn old_in_words(&self) -> String {
+        let stays = |item: &&InstanceItem| item.status.phase != InstancePhase::Stopping;
+        let left = old_ones(self.old().filter(stays).count(), "left");
+        self.stopping_in_words() + &left
+    }
+
+    /// The instance of the applied generation whose program's last lines tell most: one that ended,
+    /// else one that runs and is not healthy.
+    pub(super) fn speaker(&self) -> Option<&str> {
+        let unwell = |item: &&InstanceItem| !is_fine(item);
+        let ended = |item: &&InstanceItem| {
+            item.status.restarts > 0 || self.exit_codes.contains_key(&item.metadata.name)
+        };
+        let runs = |item: &&InstanceItem| item.status.phase == InstancePhase::Running;
+        let found = self.current().find(ended);
+        let found = found.or_else(|| self.current().filter(unwell).find(runs));
+        found.map(|item| item.metadata.name.as_str())
+    }
+
+    /// The workload's own reason for not being as wanted, unless an instance's says the same.
     pub(super) fn reason(&self) -> Option<String> {
         let reason = self.workload.as_ref().and_then(workload_reason)?;
+        let of_instance = |item: &InstanceItem| {
+            !item.status.reason.is_empty() && reason.message.contains(&item.status.message)
+        };
+        if self.current().any(of_instance) {
+            return None;
+        }
         let said = reason_and_message(&reason.reason, &reason.message);
         Some(format!("{}: {said}", self.target.name))
     }
 
-    /// The instances with a problem at present.
-    pub(super) fn troubles(&self) -> Vec<String> {
+    /// The problems that were not printed yet, of instances that are there and of those of the applied
+    /// generation that are gone; `lines` where the last lines of a program are to be in them.
+    pub(super) fn troubles(&self, lines: bool) -> Vec<String> {
         let status = self.workload.as_ref().map(|item| &item.status);
         let all_ready = status.is_some_and(|status| status.ready >= status.replicas);
         let unwell = self.current().filter_map(|item| match is_fine(item) {
@@ -288,8 +437,20 @@ impl RolloutWait {
             true if all_ready => None,
             true => Some((item, self.last_trouble.get(&item.metadata.name)?.clone())),
         });
-        unwell
-            .map(|(item, line)| self.with_exit_code(item, line))
+        let untold = unwell.filter(|(item, _)| {
+            let key = (item.metadata.name.clone(), item.status.reason.clone());
+            !self.told.contains(&key)
+        });
+        let of_present = untold.map(|(item, line)| self.with_exit_code(item, line));
+        let of_present = of_present.map(|line| match lines {
+            true => line,
+            false => without_lines(&line).to_owned(),
+        });
+        // The journal of its machine has its lines; this list does not have it any more.
+        let is_gone = |id: &&String| !self.instances.contains_key(*id);
+        let gone = self.last_trouble.iter().filter(|(id, _)| is_gone(id));
+        of_present
+            .chain(gone.map(|(_, line)| line.clone()))
             .collect()
     }
 
@@ -321,9 +482,7 @@ impl RolloutWait {
                 "`katcall why workload {name}{place}` says why, `katcall rollback workload {name}{place}` goes back"
             );
         }
-        format!(
-            "`katcall describe workload {name}{place}` says more, `katcall logs {name}{place}` shows what it prints"
-        )
+        format!("`katcall why workload {name}{place}` says why")
     }
 }
 
@@ -341,6 +500,38 @@ fn is_healthy(item: &InstanceItem) -> bool {
 
 fn is_fine(item: &InstanceItem) -> bool {
     item.status.phase == InstancePhase::Running && is_healthy(item)
+}
+
+/// Such as `, 2 old ones left`; empty for none.
+fn old_ones(count: usize, what: &str) -> String {
+    match count {
+        0 => String::new(),
+        1 => format!(", 1 old one {what}"),
+        count => format!(", {count} old ones {what}"),
+    }
+}
+
+/// The line without a program's own lines at its end.
+fn without_lines(line: &str) -> &str {
+    line.split_once(LAST_LINES)
+        .map_or(line, |(before, _)| before)
+}
+
+/// Such as `web-abcde on a is stopping: ...`.
+fn ending_in_words(item: &InstanceItem) -> String {
+    let status = &item.status;
+    let place = match &status.node {
+        Some(node) => format!(" on {node}"),
+        None => String::new(),
+    };
+    let said = match status.reason.is_empty() {
+        true => "its program has not ended on its stop signal yet (stopSignal, or init: true); its machine kills it when terminationGraceSeconds are over".to_owned(),
+        false => reason_and_message(&status.reason, &status.message),
+    };
+    one_line(&format!(
+        "{}{place} is stopping: {said}",
+        item.metadata.name
+    ))
 }
 
 /// Such as `web-abcde on a: Pulling: ImagePullFailed: no such image`.

@@ -292,6 +292,11 @@ fn instance_events(
             }
             // The leader's own event of the stop says why.
             InstancePhase::Stopping => continue,
+            InstancePhase::Stopped if !record.reason.is_empty() => (
+                EventKind::Warning,
+                EventWord::Reported(&record.reason),
+                record.message.clone(),
+            ),
             InstancePhase::Stopped => (
                 EventKind::Normal,
                 EventReason::Stopped.into(),

@@ -42,6 +42,8 @@ pub struct JournalQuery {
     pub unit: String,
     /// Entries from this time on.
     pub since: Option<SystemTime>,
+    /// Entries up to this time.
+    pub until: Option<SystemTime>,
     /// Only entries of the present boot, whose monotonic times can be compared.
     pub this_boot: bool,
     /// Only the last entries; `None` for all.
@@ -263,17 +265,21 @@ fn arguments(query: &JournalQuery) -> Vec<String> {
     if let Some(cursor) = &query.after_cursor {
         arguments.push(format!("--after-cursor={cursor}"));
     } else if let Some(since) = query.since {
-        let since = since
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
-        arguments.push(format!(
-            "--since=@{}.{:06}",
-            since.as_secs(),
-            since.subsec_micros()
-        ));
+        arguments.push(format!("--since={}", since_the_epoch(since)));
+    }
+    if let Some(until) = query.until {
+        arguments.push(format!("--until={}", since_the_epoch(until)));
     }
     arguments.extend(matches(query));
     arguments
+}
+
+/// A time in the words of journalctl: `@SECONDS.MICROSECONDS`.
+fn since_the_epoch(time: SystemTime) -> String {
+    let time = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    format!("@{}.{:06}", time.as_secs(), time.subsec_micros())
 }
 
 /// journalctl's matches for the entries: those of one field are alternatives, `+` begins another

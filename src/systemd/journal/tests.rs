@@ -50,6 +50,7 @@ fn query() -> JournalQuery {
 fn asks_for_the_units_of_the_user_only() {
     let query = JournalQuery {
         since: Some(SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_042)),
+        until: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_060)),
         tail: Some(5),
         follow: true,
         this_boot: true,
@@ -62,6 +63,7 @@ fn asks_for_the_units_of_the_user_only() {
         "--lines=5",
         "--all",
         "--since=@1700000000.000042",
+        "--until=@1700000060.000000",
     ] {
         assert!(
             all.iter().any(|argument| argument == wanted),

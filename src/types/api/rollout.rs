@@ -17,6 +17,9 @@ pub struct GenerationView {
     pub applied: ApiTime,
     /// The caller who requested the generation; empty for an automatic rollback.
     pub by: String,
+    /// The name of that caller's token, where it has one and is there yet; absent otherwise.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub by_name: String,
     /// Origin of the generation: `Applied`, `RolledBack`, `RolledBackItself` (by `autoRollback`),
     /// `Scaled`, `Restarted`, `ImageSet` or `SecretChanged`; empty if an older version of KAT wrote
     /// it. In an object of a newer version, an unknown origin is read as the empty one.

@@ -107,14 +107,22 @@ fn a_history_is_a_table_or_the_answer_itself() {
     second["current"] = true.into();
     let mut old = generation(2, "", "registry.lab:5000/web:1");
     (old["by"], old["applied"]) = ("".into(), "".into());
-    let items = [
-        old,
-        generation(3, "Scaled", "registry.lab:5000/web:2"),
-        second,
-    ];
+    let mut scaled = generation(3, "Scaled", "registry.lab:5000/web:2");
+    scaled["byName"] = "ci".into();
+    let items = [old, scaled, second];
     fake.list(&format!("{WEB}/generations"), &items);
     let program = Program::of(&fake);
     assert_snapshot!(program.run(&["history", "workload", "web"]));
+    let narrow = Program::of(&fake).variable("COLUMNS", "80");
+    let told = narrow.run(&["history", "workload", "web"]);
+    assert!(
+        told.lines().all(|line| line.chars().count() <= 86),
+        "{told}"
+    );
+    assert!(
+        told.contains("ci ") && !told.contains("token:abc   scaled"),
+        "{told}"
+    );
     let text = program.run(&["history", "web", "-o", "json"]);
     assert!(text.contains("\"origin\": \"RolledBackItself\""), "{text}");
 }

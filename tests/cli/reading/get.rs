@@ -114,6 +114,116 @@ fn every_kind_has_its_columns() {
     );
 }
 
+/// A cluster with long names, as people have them.
+fn of_a_real_size() -> Fake {
+    let fake = Fake::start();
+    let digest = "0123456789abcdef".repeat(4);
+    let mut web = instance("web-aaaaa", "Running");
+    web["status"]["health"] = "pending_check".into();
+    web["status"]["image"] = format!("registry.lab:5000/shop/web@sha256:{digest}").into();
+    let pulling = troubled(
+        instance("web-bbbbb", "Pulling"),
+        "ImageNotFound",
+        "manifest unknown",
+    );
+    let mut lost = instance("web-ccccc", "Unknown");
+    lost["status"]["health"] = "healthy".into();
+    fake.list(INSTANCES, &[web, pulling, lost]);
+    let machine = |name: &str, roles: &[&str]| {
+        let mut machine = node(name, "Ready", roles);
+        machine["status"]["allocatable"]["memory"] = "24684084Ki".into();
+        machine
+    };
+    let roles = ["leader", "etcd", "worker"];
+    fake.list(
+        "/v1alpha1/nodes",
+        &[machine("n1", &roles), machine("n2", &["worker"])],
+    );
+    let message =
+        "the program ended with exit code 3; last lines: no database at 10.0.0.1 | giving up";
+    let events = [event(
+        "1",
+        "Warning",
+        "CrashLoop",
+        ("Instance", "web-aaaaa"),
+        message,
+    )];
+    fake.list("/v1alpha1/events", &events);
+    let web = because(
+        workload("web", "Degraded", [3, 1, 3]),
+        "ImageNotFound",
+        "no such image",
+    );
+    fake.list(WORKLOADS, &[web]);
+    fake
+}
+
+#[test]
+fn lists_fit_a_terminal_of_80_columns_and_one_of_120() {
+    for columns in [80, 120] {
+        let fake = of_a_real_size();
+        let program = Program::of(&fake).variable("COLUMNS", &columns.to_string());
+        for kind in ["instances", "nodes", "workloads", "events"] {
+            let text = program.run(&["get", kind]);
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(widest.is_some_and(|widest| widest <= columns), "{text}");
+            assert_snapshot!(format!("{kind} at {columns} columns"), text);
+        }
+    }
+}
+
+/// A program that reads a pipe gets every word.
+#[test]
+fn a_pipe_gets_whole_messages() {
+    let fake = of_a_real_size();
+    let text = Program::of(&fake).run(&["get", "events"]);
+    assert!(
+        text.contains("no database at 10.0.0.1 | giving up"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_does_not_apply_is_a_dash_and_sizes_and_digests_are_short() {
+    let fake = of_a_real_size();
+    let program = Program::of(&fake);
+    let instances = program.run(&["get", "instances", "-o", "wide"]);
+    assert!(!instances.contains("not_applicable"), "{instances}");
+    assert!(
+        !instances.contains("healthy"),
+        "its machine does not answer: {instances}"
+    );
+    assert!(
+        instances.contains("shop/web@sha256:0123456789ab\n"),
+        "{instances}"
+    );
+    let nodes = program.run(&["get", "nodes", "-o", "wide"]);
+    assert!(nodes.contains("23.5Gi"), "{nodes}");
+}
+
+#[test]
+fn an_output_format_that_is_not_known_is_told_of_the_template() {
+    let program = Program::of(&shop());
+    let text = program.run(&[
+        "get",
+        "workloads",
+        "-o",
+        "custom-columns=NAME:.metadata.name",
+    ]);
+    assert!(text.starts_with("exit: 2\n"), "{text}");
+    assert!(text.contains("jsonpath="), "{text}");
+    let text = program.run(&[
+        "get",
+        "workloads",
+        "-o",
+        "jsonpath={range .items[*]}{.metadata.name}{end}",
+    ]);
+    assert!(
+        text.contains("`{range .items[*]}` is not supported"),
+        "{text}"
+    );
+}
+
 #[test]
 fn nothing_there_is_said_on_stderr() {
     let fake = Fake::start();

@@ -86,32 +86,112 @@ fn a_line_does_not_steer_the_terminal() {
 }
 
 #[test]
-fn of_several_instances_the_newest_is_shown_or_all_in_order() {
+fn all_instances_are_shown_in_the_order_of_time() {
     let fake = two();
-    ended(&fake, "web-bbbbb", vec![line(1, "newest")]);
     let program = Program::of(&fake);
-    assert_snapshot!(program.run(&["logs", "web"]), @r"
-    exit: 0
-    --- stdout
-    newest
-    --- stderr
-    `web` has 2 instances; this is `web-bbbbb`, and `--all` shows all
-    ");
-    ended(&fake, "web-aaaaa", vec![line(1, "a1"), line(4, "a4")]);
-    ended(
-        &fake,
-        "web-bbbbb",
-        vec![line(2, "b2"), line(3, "b3"), line(5, "b5")],
+    for arguments in [
+        &["logs", "web", "--timestamps"][..],
+        &["logs", "web", "--timestamps", "--all"],
+    ] {
+        ended(&fake, "web-aaaaa", vec![line(1, "a1"), line(4, "a4")]);
+        ended(
+            &fake,
+            "web-bbbbb",
+            vec![line(2, "b2"), line(3, "b3"), line(5, "b5")],
+        );
+        let text = program.run(arguments);
+        assert_eq!(
+            text,
+            "exit: 0\n--- stdout\n\
+            web-aaaaa | 2026-11-20T10:00:01.000001Z a1\n\
+            web-bbbbb | 2026-11-20T10:00:02.000001Z b2\n\
+            web-bbbbb | 2026-11-20T10:00:03.000001Z b3\n\
+            web-aaaaa | 2026-11-20T10:00:04.000001Z a4\n\
+            web-bbbbb | 2026-11-20T10:00:05.000001Z b5\n"
+        );
+    }
+}
+
+/// The only instance of a workload needs no name before its lines.
+#[test]
+fn a_single_instance_of_a_workload_prints_bare_lines() {
+    let fake = Fake::start();
+    fake.list(INSTANCES, &[instance("web-aaaaa", "Running")]);
+    ended(&fake, "web-aaaaa", vec![line(1, "hello")]);
+    let text = Program::of(&fake).run(&["logs", "web"]);
+    assert_eq!(text, "exit: 0\n--- stdout\nhello\n");
+}
+
+const GONE: &str = "GET /v1alpha1/n/default/workloads/web/gone-instances";
+
+fn gone() -> Value {
+    json!({"items": [
+        {"instance": "web-zzzzz", "node": "b", "generation": 2,
+            "since": "2026-11-20T09:00:00Z", "until": "2026-11-20T09:30:00Z"},
+        {"instance": "web-yyyyy", "node": "c", "generation": 1,
+            "since": "2026-11-20T08:00:00Z", "until": "2026-11-20T08:30:00Z"},
+    ], "away": [{"node": "d", "message": "the machine `d` did not answer within 4 s"}]})
+}
+
+#[test]
+fn instances_that_are_gone_are_shown_where_they_are_asked_for() {
+    let fake = two();
+    let web = workload("web", "Running", [2, 2, 2]);
+    fake.reply(&format!("GET {WEB}"), 200, web);
+    fake.reply(GONE, 200, gone());
+    ended(&fake, "web-aaaaa", vec![line(3, "a3")]);
+    ended(&fake, "web-bbbbb", vec![line(4, "b4")]);
+    ended(&fake, "web-yyyyy", vec![line(1, "y1")]);
+    ended(&fake, "web-zzzzz", vec![line(2, "z2")]);
+    let text = Program::of(&fake).run(&["logs", "web", "--gone"]);
+    assert_eq!(
+        text,
+        "exit: 0\n--- stdout\nweb-yyyyy | y1\nweb-zzzzz | z2\nweb-aaaaa | a3\nweb-bbbbb | b4\n\
+        --- stderr\nwarning: the machine `d` did not answer within 4 s\n"
     );
-    assert_snapshot!(program.run(&["logs", "web", "--all", "--timestamps"]), @r"
-    exit: 0
-    --- stdout
-    web-aaaaa | 2026-11-20T10:00:01.000001Z a1
-    web-bbbbb | 2026-11-20T10:00:02.000001Z b2
-    web-bbbbb | 2026-11-20T10:00:03.000001Z b3
-    web-aaaaa | 2026-11-20T10:00:04.000001Z a4
-    web-bbbbb | 2026-11-20T10:00:05.000001Z b5
-    ");
+    let asked = fake.asked();
+    for (id, query) in [
+        ("web-yyyyy", "?node=c"),
+        ("web-zzzzz", "?node=b"),
+        ("web-aaaaa", ""),
+    ] {
+        let wanted = format!("/{id}/logs{query}");
+        assert!(
+            asked.iter().any(|one| one.ends_with(&wanted)),
+            "{wanted}: {asked:?}"
+        );
+    }
+}
+
+/// After a rollback the instances of the failed version are on no list any more.
+#[test]
+fn an_instance_that_is_gone_is_found_by_its_id() {
+    let fake = two();
+    fake.reply(
+        &format!("GET {WEB}"),
+        200,
+        workload("web", "Running", [2, 2, 2]),
+    );
+    fake.reply(GONE, 200, gone());
+    ended(&fake, "web-zzzzz", vec![line(1, "no such table")]);
+    let text = Program::of(&fake).run(&["logs", "web-zzzzz"]);
+    assert!(
+        text.starts_with("exit: 0\n--- stdout\nno such table\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_leader_of_an_older_version_says_nothing_of_what_is_gone() {
+    let fake = two();
+    ended(&fake, "web-aaaaa", vec![line(3, "a3")]);
+    ended(&fake, "web-bbbbb", vec![line(4, "b4")]);
+    let text = Program::of(&fake).run(&["logs", "web", "--gone"]);
+    assert!(text.contains("web-bbbbb | b4"), "{text}");
+    assert!(
+        text.contains("upgrade the cluster to read their lines"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -186,7 +266,7 @@ fn all_instances_are_followed_and_new_ones_join() {
     fake.list(INSTANCES, &first);
     fake.list(WEB_INSTANCES, &first);
     let program = Program::of(&fake);
-    let mut running = program.spawn(&["logs", "web", "-f", "--all"]);
+    let mut running = program.spawn(&["logs", "web", "-f"]);
     fake.send(&path("web-aaaaa"), line(1, "first"));
     running.stdout_says("web-aaaaa | first");
     fake.change(WEB_INSTANCES, "ADDED", &instance("web-bbbbb", "Starting"));
@@ -305,8 +385,7 @@ fn a_run_before_is_of_what_was_started_again() {
     fake.list(INSTANCES, &[again, newer]);
     ended(&fake, "web-aaaaa", vec![line(1, "crashed")]);
     let text = program.run(&["logs", "web", "--previous"]);
-    assert!(text.contains("this is `web-aaaaa`"), "{text}");
-    assert!(text.contains("crashed\n"), "{text}");
+    assert_eq!(text, "exit: 0\n--- stdout\ncrashed\n");
 }
 
 #[test]
@@ -319,13 +398,14 @@ fn without_instances_or_workload_it_says_so() {
         200,
         workload("web", "Pending", [1, 0, 0]),
     );
+    fake.reply(GONE, 200, json!({"items": [], "away": []}));
     let program = Program::of(&fake);
     assert_snapshot!(program.run(&["logs", "web"]), @r"
     exit: 1
     --- stderr
     error: workload `web` has no instances yet
 
-    hint: `katcall describe workload web -n default` says why
+    hint: `katcall why workload web -n default` says why
     ");
     assert_snapshot!(program.run(&["logs", "wev"]), @r"
     exit: 3

@@ -51,6 +51,11 @@ fn a_change_is_told_whole_and_ends_with_10() {
     let program = folder(&fake);
     let told = program.run(&["plan", "-f", "web"]);
     assert_snapshot!(told);
+    assert!(
+        told.contains("1 unit differs; `--units` shows how"),
+        "{told}"
+    );
+    assert!(!told.contains("+Image="), "{told}");
     assert_eq!(fake.asked(), [format!("PUT {WEB}?dryRun=true")]);
     assert_eq!(
         program.run(&["apply", "-f", "web", "--dry-run=server"]),
@@ -63,10 +68,47 @@ fn a_change_is_told_whole_and_ends_with_10() {
 }
 
 #[test]
+fn units_are_shown_where_they_are_asked_for() {
+    let fake = Fake::start();
+    let mut answer = update();
+    let image = json!({"name": "kat-default-web-aaaaa.image", "instances": 2,
+        "diff": "--- a\n+++ b\n@@ -1 +1 @@\n-Image=x\n+Image=y\n"});
+    answer["preview"]["units"]
+        .as_array_mut()
+        .unwrap()
+        .push(image);
+    fake.reply(&format!("PUT {WEB}"), 200, answer);
+    let told = folder(&fake).run(&["plan", "-f", "web", "--units"]);
+    assert!(told.contains("+Image=registry.lab:5000/web:2"), "{told}");
+    // Those of images follow from the field that names the image.
+    assert!(!told.contains("+Image=y"), "{told}");
+}
+
+#[test]
+fn many_instances_of_one_action_are_counted() {
+    let fake = Fake::start();
+    let mut answer = update();
+    let restarts = (0..9).map(|slot| {
+        json!({"action": "Restart", "slot": slot, "instance": format!("web-old{slot:02}"),
+            "node": "n1", "successor": format!("web-new{slot:02}"), "successorNode": "n1",
+            "reason": "what it is made of changes"})
+    });
+    answer["preview"]["instances"] = restarts.collect();
+    fake.reply(&format!("PUT {WEB}"), 200, answer);
+    let told = folder(&fake).run(&["plan", "-f", "web"]);
+    assert!(
+        told.contains("restart web-old02 on n1 as web-new02"),
+        "{told}"
+    );
+    assert!(told.contains("...     and 6 more like these"), "{told}");
+    assert!(!told.contains("web-old03"), "{told}");
+}
+
+#[test]
 fn colours_are_for_terminals_that_want_them() {
     let fake = Fake::start();
     fake.reply(&format!("PUT {WEB}"), 200, update());
-    let (code, text) = folder(&fake).run_on_terminal(&["plan", "-f", "web"]);
+    let (code, text) = folder(&fake).run_on_terminal(&["plan", "-f", "web", "--units"]);
     assert_eq!(code, 10);
     for coloured in [
         "\u{1b}[32m+Image=registry.lab:5000/web:2\u{1b}[0m",

@@ -64,6 +64,7 @@ pub(crate) async fn run(path: Option<PathBuf>, say: StepPrinter<'_>) -> anyhow::
         make_folder(&path)?;
         path.join(local.name(now))
     } else {
+        check_place(&path)?;
         path
     };
     say("copying what etcd holds");
@@ -74,6 +75,25 @@ pub(crate) async fn run(path: Option<PathBuf>, say: StepPrinter<'_>) -> anyhow::
         identity.cluster.metadata.name
     ));
     Ok(path)
+}
+
+/// Whether a file can be made at this path: a folder that is missing is an unmounted disk more often
+/// than a mistake, so that it is not made.
+fn check_place(path: &Path) -> anyhow::Result<()> {
+    let is_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let folder = match is_folder {
+        true => Some(path),
+        false => path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty()),
+    };
+    match folder {
+        Some(folder) if !folder.is_dir() => anyhow::bail!(
+            "{}: there is no such folder; mount its disk, or make it with `sudo mkdir -p`",
+            folder.display()
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn size(bytes: u64) -> String {
@@ -382,6 +402,19 @@ fn make_folder(folder: &Path) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backup_into_a_folder_that_is_missing_says_which() {
+        let folder = tempfile::tempdir().unwrap();
+        let below = |path: &str| folder.path().join(path);
+        assert!(check_place(&below("new.backup")).is_ok());
+        assert!(check_place(Path::new("new.backup")).is_ok());
+        for missing in ["usb/", "usb/new.backup"] {
+            let error = check_place(&below(missing)).unwrap_err().to_string();
+            assert!(error.contains("usb"), "{error}");
+            assert!(error.contains("there is no such folder"), "{error}");
+        }
+    }
     use crate::tests::hung_disk::{HungDisk, OwnDisk, child_command};
     use kat_types::machine::root::Root;
 

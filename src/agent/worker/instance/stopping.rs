@@ -9,8 +9,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::worker::{WorkerError, context::UserContext, instance::Instance};
-use kat_systemd::{JobResult, SystemdError, UnitStatus};
+use crate::worker::{
+    WorkerError, context::UserContext, instance::Instance, unit_state::instance_phase::exit_code,
+};
+use kat_systemd::{JobResult, ServiceResult, SystemdError, UnitStatus};
 use kat_types::{api::InstancePhase, assignment::Assignment, machine::root::Root, reason::Reason};
 
 /// Pause between two looks at the processes that a unit has left.
@@ -29,7 +31,60 @@ pub(super) struct StopTrouble {
     outlived: Option<(Instant, String)>,
 }
 
+/// Exit code of a program that SIGKILL ended: 128 and the signal's number.
+const KILLED: i32 = 137;
+
+/// How the stop of an instance that has to end goes.
+#[derive(Debug, Default)]
+pub(super) struct StopCourse {
+    /// Begin of the last stop, microseconds of the monotonic clock; `None` where an earlier agent
+    /// began it.
+    began: Option<u64>,
+    /// How it ended, where the program had to be killed.
+    killed: Option<String>,
+}
+
+impl StopCourse {
+    /// Takes the state of the unit that has ended.
+    fn end(&mut self, assignment: &Assignment, status: &UnitStatus) {
+        let Some(began) = self.began.take() else {
+            return;
+        };
+        let container = &assignment.container;
+        let grace = container.termination_grace_seconds;
+        let took = status.exec_main_exit_monotonic.saturating_sub(began);
+        let waited = took >= u64::from(grace) * 1_000_000;
+        let killed = exit_code(status) == Some(KILLED) && status.result != ServiceResult::OomKill;
+        if !waited || !killed {
+            return;
+        }
+        let signal = container.stop_signal.as_deref().unwrap_or("SIGTERM");
+        let hint = match container.init {
+            true => "set stopSignal to one that it obeys",
+            false => "set stopSignal to one that it obeys, or init: true",
+        };
+        self.killed = Some(format!(
+            "killed after {grace} s: it ignored {signal} ({hint})"
+        ));
+    }
+}
+
 impl Instance {
+    /// Records the begin of a stop, at this time of the monotonic clock.
+    pub(crate) fn record_stop_begin(&mut self, now: u64) {
+        self.stop_course.began = Some(now);
+    }
+
+    /// Records how the unit of a stopped instance ended.
+    pub(crate) fn record_stopped_unit(&mut self, assignment: &Assignment, status: &UnitStatus) {
+        self.stop_course.end(assignment, status);
+    }
+
+    /// How the stop ended, where the program had to be killed.
+    pub(crate) fn why_killed(&self) -> Option<&str> {
+        self.stop_course.killed.as_deref()
+    }
+
     /// Records the end of a stop.
     pub(super) fn record_stop(&mut self, instance: &str, result: Result<JobResult, SystemdError>) {
         let why = match &result {
@@ -158,6 +213,55 @@ fn is_populated(root: &Root, group: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_outlasts_its_grace_and_is_killed_is_told_from_one_that_ends() {
+        let text = include_str!("../../../../tests/render/every-field/assignment.json");
+        let mut assignment: Assignment = serde_json::from_str(text).unwrap();
+        assignment.container.termination_grace_seconds = 10;
+        assignment.container.stop_signal = None;
+        assignment.container.init = false;
+        let said = |assignment: &Assignment, began: Option<u64>, seconds: u64, exit: i32| {
+            let mut course = StopCourse {
+                began,
+                killed: None,
+            };
+            let status = UnitStatus {
+                exec_main_code: 1,
+                exec_main_status: exit,
+                exec_main_exit_monotonic: 5_000_000 + seconds * 1_000_000,
+                ..UnitStatus::default()
+            };
+            course.end(assignment, &status);
+            course.killed
+        };
+        let began = Some(5_000_000);
+        assert_eq!(
+            said(&assignment, began, 10, KILLED).as_deref(),
+            Some(
+                "killed after 10 s: it ignored SIGTERM (set stopSignal to one that it obeys, or init: true)"
+            )
+        );
+        for (began, seconds, exit) in [
+            (began, 9, KILLED),
+            (began, 10, 143),
+            (began, 10, 0),
+            // An earlier agent began the stop: nobody knows for how long.
+            (None, 10, KILLED),
+        ] {
+            assert_eq!(
+                said(&assignment, began, seconds, exit),
+                None,
+                "{seconds} {exit}"
+            );
+        }
+        assignment.container.stop_signal = Some("SIGQUIT".to_owned());
+        assignment.container.init = true;
+        assert_eq!(
+            said(&assignment, began, 30, KILLED).as_deref(),
+            Some("killed after 10 s: it ignored SIGQUIT (set stopSignal to one that it obeys)")
+        );
+    }
 
     #[test]
     fn only_groups_of_the_user_are_looked_at() {

@@ -151,14 +151,8 @@ pub(crate) fn query(uid: u32, unit: &str, tail: Option<u64>) -> JournalQuery {
     JournalQuery {
         uid,
         unit: unit.to_owned(),
-        since: None,
-        this_boot: false,
         tail,
-        after_cursor: None,
-        follow: false,
-        program_output_only: false,
-        newest_first: false,
-        container: None,
+        ..JournalQuery::default()
     }
 }
 

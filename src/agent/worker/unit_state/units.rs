@@ -59,6 +59,9 @@ impl Worker {
                 continue;
             }
             if is_over {
+                if let Some(assignment) = assignment {
+                    one.record_stopped_unit(assignment, &status);
+                }
                 // A running start job may be about to start the unit: the file stays until the job
                 // has ended.
                 if !self.context.jobs.is_busy(&instance) {
@@ -73,6 +76,7 @@ impl Worker {
                     continue;
                 }
                 one.report_stopping(context, assignment, &status);
+                one.record_stop_begin(context.now());
             }
             self.context.begin_stop(InstanceStop {
                 instance: &instance,
@@ -101,8 +105,13 @@ impl Worker {
                 continue;
             }
             let (phase, reason, message) = stopped_state(desired, assignment);
-            let message = message.to_owned();
             let (instance, context) = self.instance(&assignment.instance);
+            let (reason, message) = match instance.why_killed() {
+                Some(why) if phase == InstancePhase::Stopped => {
+                    (Some(Reason::KilledAtStop), why.to_owned())
+                }
+                _ => (reason, message.to_owned()),
+            };
             let status = UnitStatus::default();
             instance.report(context, assignment, &status, phase, reason, message);
         }

@@ -68,6 +68,9 @@ impl Worker {
 
 /// The reason and message of a pull that failed with this error text.
 pub(crate) fn pull_failure(assignment: &Assignment, words: &str) -> (Reason, String) {
+    if is_missing(words) {
+        return (Reason::ImageNotFound, words.to_owned());
+    }
     if !is_refusal(words) {
         return (Reason::ImagePullFailed, words.to_owned());
     }
@@ -89,6 +92,14 @@ pub(crate) fn pull_failure(assignment: &Assignment, words: &str) -> (Reason, Str
     (Reason::ImagePullUnauthorized, message)
 }
 
+/// Whether the registry answered that it does not have the image: the codes `MANIFEST_UNKNOWN` and
+/// `NAME_UNKNOWN` of the distribution specification, in Podman's words.
+fn is_missing(words: &str) -> bool {
+    let words = words.to_lowercase();
+    let missing = ["manifest unknown", "name unknown"];
+    missing.iter().any(|missing| words.contains(missing))
+}
+
 /// Whether the error text is a registry's refusal, and not about this machine's own files.
 fn is_refusal(words: &str) -> bool {
     let words = words.to_lowercase().replace("permission denied", "");
@@ -97,7 +108,23 @@ fn is_refusal(words: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_refusal;
+    use super::{is_missing, is_refusal};
+
+    #[test]
+    fn an_image_that_the_registry_does_not_have_is_told_from_a_registry_that_fails() {
+        for words in [
+            "initializing source docker://r.example/a:2: reading manifest 2 in r.example/a: manifest unknown",
+            "reading manifest 1 in r.example/none: name unknown: repository name not known to registry",
+        ] {
+            assert!(is_missing(words), "{words}");
+        }
+        for words in [
+            "dial tcp: lookup r.example: no such host",
+            "reading manifest 1 in ghcr.io/a/b: denied: denied",
+        ] {
+            assert!(!is_missing(words), "{words}");
+        }
+    }
 
     #[test]
     fn refusals_of_registries_are_told_from_other_failures() {

@@ -265,7 +265,7 @@ fn may_leave<'a>(
     if ready && running > 0 && !itself {
         return Err(ApiError::conflict(
             format!("machine `{name}` is Ready and has {running} instances"),
-            "`katcall drain` empties it first, `sudo kat-agent reset` on it takes it out in order",
+            "`katcall drain` empties it first, `sudo kat-agent reset` on it takes it out in order; one that is off can be deleted once it is NotReady, which takes nodeLossTimeoutSeconds",
         ));
     }
     Ok(node)

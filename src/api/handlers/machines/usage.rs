@@ -30,7 +30,7 @@ impl Default for UsageQueryTurns {
 
 impl UsageQueryTurns {
     /// Runs `asking` when it gets a turn.
-    async fn wait<T>(&self, asking: impl Future<Output = T>) -> T {
+    pub(crate) async fn wait<T>(&self, asking: impl Future<Output = T>) -> T {
         // The semaphore is never closed.
         let _turn = self.0.acquire().await.ok();
         asking.await

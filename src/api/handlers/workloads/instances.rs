@@ -21,14 +21,17 @@ use crate::{
     context::Api,
     errors::ApiError,
     extract::{PathParameters, QueryParameters},
-    handlers::workloads::workload_objects::{check_namespace_exists, item, missing},
+    handlers::workloads::{
+        gone_instances,
+        workload_objects::{check_namespace_exists, item, missing},
+    },
     server::open_streams::OpenStreamPermit,
     view::ApiView,
     watch::{ListQuery, SelectItems, answer, line, ndjson},
 };
 use kat_plan::Snapshot;
 use kat_types::{
-    api::{LogLine, LogQuery},
+    api::{GoneInstances, LogLine, LogQuery},
     assignment::Assignment,
     store::{revisions::WorkloadKey, snapshot::InstanceEntry},
 };
@@ -65,12 +68,35 @@ impl From<LogsError> for ApiError {
 /// Lines as they arrive. The stream ends unless `follow` is set; an error ends it early.
 pub type LogStream = Pin<Box<dyn Stream<Item = Result<LogLine, LogsError>> + Send>>;
 
+/// A workload, by its names and its identity: one that was deleted and created again has another
+/// uid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoggedWorkload {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
 /// Opens logs of instances on any machine.
 #[async_trait]
 pub trait InstanceLogs: Send + Sync + 'static {
     /// Opens the log of one instance. The stream is dropped when the reader disconnects.
     async fn open(&self, instance: &InstanceEntry, query: LogQuery)
     -> Result<LogStream, LogsError>;
+
+    /// The instances of the workload that these machines had and have no more. Machines that do not
+    /// answer in time are named.
+    async fn gone(&self, workload: &LoggedWorkload, nodes: &[String]) -> GoneInstances;
+
+    /// Opens the log of an instance of the workload that `node` had; `None` where that does not
+    /// remember it. The stream ends by itself.
+    async fn open_gone(
+        &self,
+        workload: &LoggedWorkload,
+        node: &str,
+        instance: &str,
+        query: LogQuery,
+    ) -> Result<Option<LogStream>, LogsError>;
 }
 
 /// Selects the instances of one workload, one namespace, or all; on a socket with limited rights
@@ -153,6 +179,8 @@ pub(crate) struct LogParameters {
     tail: Option<u64>,
     previous: bool,
     container: Option<String>,
+    node: Option<String>,
+    gone_of: Option<String>,
 }
 
 impl LogParameters {
@@ -176,6 +204,8 @@ impl LogParameters {
             tail: self.tail,
             previous: self.previous,
             container: self.container,
+            node: self.node,
+            gone_of: self.gone_of,
         })
     }
 }
@@ -192,18 +222,23 @@ pub(crate) async fn logs(
         let assignment = &entry.assignment.value;
         assignment.namespace == namespace && assignment.workload == workload
     });
-    let entry = entry.ok_or_else(|| ApiError::not_found("instance", &id))?;
-    if let Some(name) = &query.container {
-        let assignment = &entry.assignment.value;
-        if assignment.unit_of(name).is_none() {
-            return Err(no_container(assignment, name));
-        }
-    }
     let held = api.stream(&caller)?;
-    let follows = query.follow.then(|| id.clone());
-    let lines = match api.config.logs.open(entry, query).await {
-        Ok(lines) => lines,
-        Err(error) => return Err(error.into()),
+    let follows = (query.follow && entry.is_some()).then(|| id.clone());
+    let lines = match (entry, query.node.clone()) {
+        (Some(entry), _) => {
+            if let Some(name) = &query.container {
+                let assignment = &entry.assignment.value;
+                if assignment.unit_of(name).is_none() {
+                    return Err(no_container(assignment, name));
+                }
+            }
+            api.config.logs.open(entry, query).await?
+        }
+        (None, Some(node)) => {
+            let named = (namespace.as_str(), workload.as_str(), id.as_str());
+            gone_instances::open(&api, &snapshot, named, &node, query).await?
+        }
+        (None, None) => return Err(ApiError::not_found("instance", &id)),
     };
     let reading = GuardedLog {
         checked_at: Instant::now(),

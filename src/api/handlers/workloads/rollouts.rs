@@ -49,13 +49,25 @@ pub(crate) async fn generations(
     let kept = entry.archive.iter();
     let list = List {
         items: kept
-            .map(|(generation, archived)| shown(entry, *generation, archived))
+            .map(|(generation, archived)| {
+                let view = shown(entry, *generation, archived);
+                let by_name = name_of(&snapshot, &view.by);
+                GenerationView { by_name, ..view }
+            })
             .collect(),
         metadata: ListMetadata {
             resource_version: version.clone(),
         },
     };
     Ok(item(&list, &version))
+}
+
+/// The name of the token of a caller `token:ID`; empty for other callers, and for a token that is
+/// gone or has no name.
+fn name_of(snapshot: &Snapshot, caller: &str) -> String {
+    let token = caller.strip_prefix("token:");
+    let token = token.and_then(|id| snapshot.tokens.get(id));
+    token.map_or_else(String::new, |token| token.value.name.clone())
 }
 
 fn shown(entry: &WorkloadEntry, generation: u64, archived: &ArchivedGeneration) -> GenerationView {
@@ -70,6 +82,7 @@ fn shown(entry: &WorkloadEntry, generation: u64, archived: &ArchivedGeneration) 
         generation,
         applied: record.map(|record| record.applied).into(),
         by: record.map_or_else(String::new, |record| record.by.clone()),
+        by_name: String::new(),
         origin: record.map(|record| record.origin),
         of: record.and_then(|record| record.of),
         why: record.map_or_else(String::new, |record| record.why.clone()),

@@ -34,7 +34,8 @@ pub(crate) async fn run<'run>(
     match arguments.dry_run {
         Some(DryRun::Server) => {
             let session = session()?;
-            return plan::print_plan(&session, &prepared, &arguments.prune, None).await;
+            return plan::print_plan(&session, &prepared, &arguments.prune, plan::PlanView::Short)
+                .await;
         }
         Some(DryRun::Client) => return checked(console, &prepared),
         None => {}

@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 use crate::{
     CliSession,
     args::{ConfigArgs, ConfigCommand, DocumentFormat},
-    commands::changing::rollout::to_the_second,
     editor,
     errors::CliError,
     output,
@@ -360,7 +359,7 @@ async fn history(session: &CliSession<'_>, format: Option<DocumentFormat>) -> Re
                 false => revision.number.to_string(),
             }),
             Cell::new(output::or_dash(
-                &revision.made_at.map_or_else(String::new, to_the_second),
+                &revision.made_at.map_or_else(String::new, time::to_the_second),
             )),
             Cell::new(output::or_dash(&revision.made_by)),
             Cell::new(output::or_dash(&changes.join(", "))),

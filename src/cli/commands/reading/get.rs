@@ -489,7 +489,11 @@ fn items<T: ListableItem>(
         OutputFormat::Name => found
             .iter()
             .try_for_each(|item| console.line(&reference_to(item, request))),
-        OutputFormat::Table | OutputFormat::Wide => {
+        OutputFormat::Table => {
+            let table = table(found, columns::<T>(request));
+            console.print(&table.within(console.width).render(console.colour))
+        }
+        OutputFormat::Wide => {
             console.print(&table(found, columns::<T>(request)).render(console.colour))
         }
     }

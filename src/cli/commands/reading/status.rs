@@ -1,7 +1,7 @@
 //! `katcall status`: one screen with the state of the cluster and its problems.
 
 mod findings;
-mod urgency;
+pub(crate) mod urgency;
 
 use jiff::Timestamp;
 

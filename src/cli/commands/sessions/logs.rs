@@ -12,8 +12,11 @@ use crate::{
     args::LogsArgs,
     commands::reading::get,
     errors::CliError,
+    output::plain,
     references::{self, INSTANCES, Reference},
+    wait::AwaitedWorkload,
 };
+use follow::FollowedLogs;
 use kat_bundle::nearest_name;
 use kat_client::{ApiRefusal, Client, ClientError, JsonLines, RequestPath};
 use kat_types::{
@@ -29,6 +32,8 @@ struct LoggedInstance {
     namespace: String,
     workload: String,
     id: String,
+    /// The machine that it was on, if it is gone.
+    gone_from: Option<String>,
 }
 
 impl LoggedInstance {
@@ -37,13 +42,24 @@ impl LoggedInstance {
             namespace: namespace.to_owned(),
             workload: item.status.workload.clone(),
             id: item.metadata.name.clone(),
+            gone_from: None,
         }
     }
 }
 
+/// What a command's name stands for.
+struct Selection {
+    sources: Vec<LoggedInstance>,
+    /// The name is a workload's: new instances of it join a followed log.
+    of_workload: bool,
+}
+
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &LogsArgs) -> Result<(), CliError> {
     let object = references::one(&arguments.name, INSTANCES, &arguments.namespace)?;
-    let (sources, of_workload) = sources(session, arguments, &object).await?;
+    let Selection {
+        sources,
+        of_workload,
+    } = select(session, arguments, &object).await?;
     let query = LogQuery {
         follow: arguments.follow,
         since: arguments
@@ -52,79 +68,192 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &LogsArgs) -> Resul
         tail: arguments.tail,
         previous: arguments.previous,
         container: arguments.container.clone(),
+        ..LogQuery::default()
     };
-    let printer = LogPrinter::new(session.console, arguments.timestamps, arguments.all);
+    // A single log that stays the only one needs no names.
+    let names = arguments.all || sources.len() > 1 || (of_workload && arguments.follow);
+    let printer = LogPrinter::new(session.console, arguments.timestamps, names);
     if !arguments.follow {
         return history::show(session, &printer, sources, &query).await;
     }
-    let newcomers = (arguments.all && of_workload)
+    let newcomers = of_workload
         .then(|| RequestPath::workload_instances(&object.namespace, &object.name))
         .transpose()?;
-    // A single log needs no merging.
-    let places = if sources.len() > 1 {
-        history::merge(session, &printer, sources, &query)
+    // A single log needs no merging, unless it has ended.
+    let ended = |source: &LoggedInstance| source.gone_from.is_some();
+    let merged = sources.len() > 1 || sources.iter().any(ended);
+    let places = if merged {
+        let mut places = history::merge(session, &printer, sources, &query)
             .await?
-            .places
+            .places;
+        places.retain(|(source, _)| !ended(source));
+        places
     } else {
         let unread = |source| (source, Resume::default());
         sources.into_iter().map(unread).collect()
     };
-    follow::run(session, &printer, places, &query, newcomers).await
+    let followed = FollowedLogs {
+        places,
+        merged,
+        newcomers,
+    };
+    follow::run(session, &printer, followed, &query).await
 }
 
-/// The selected instances, and whether the name is a workload's.
-async fn sources(
+/// The last lines of one instance of a workload.
+pub(crate) async fn last_lines(
+    client: &Client,
+    of: &AwaitedWorkload,
+    id: &str,
+    most: u64,
+) -> Result<Vec<String>, ClientError> {
+    let source = LoggedInstance {
+        namespace: of.namespace.clone(),
+        workload: of.name.clone(),
+        id: id.to_owned(),
+        gone_from: None,
+    };
+    let query = LogQuery {
+        tail: Some(most),
+        ..LogQuery::default()
+    };
+    let mut stream = open(client, &source, &query).await?;
+    let mut lines = Vec::new();
+    while let Some(line) = next_line(&mut stream).await? {
+        lines.push(line.message);
+    }
+    Ok(lines)
+}
+
+/// The selected instances: those of a workload, the instance with the name, or one that is gone.
+async fn select(
     session: &CliSession<'_>,
     arguments: &LogsArgs,
     object: &Reference,
-) -> Result<(Vec<LoggedInstance>, bool), CliError> {
+) -> Result<Selection, CliError> {
     let (namespace, name) = (&object.namespace, &object.name);
-    let is_instance = object.kind != Some(NamedKind::Workload);
-    let is_workload = object.kind != Some(NamedKind::Instance);
     let items = session.client.instances(Some(namespace)).await?.items;
-    let mut named = items.iter().filter(|_| is_instance);
-    if let Some(item) = named.find(|item| item.metadata.name == *name) {
-        return Ok((vec![LoggedInstance::of(item, namespace)], false));
+    let mut instances = items
+        .iter()
+        .filter(|_| object.kind != Some(NamedKind::Workload));
+    if let Some(item) = instances.find(|item| item.metadata.name == *name) {
+        return Ok(Selection {
+            sources: vec![LoggedInstance::of(item, namespace)],
+            of_workload: false,
+        });
+    }
+    if object.kind == Some(NamedKind::Instance) {
+        return match gone_instance(session, namespace, name).await? {
+            Some(sources) => Ok(Selection {
+                sources,
+                of_workload: false,
+            }),
+            None => Err(missing_instance(&items, namespace, name)),
+        };
     }
     let mut found: Vec<&InstanceItem> = items
         .iter()
-        .filter(|item| is_workload && item.status.workload == *name)
-        .collect();
-    found.sort_by_key(|item| {
-        let running = item.status.phase == InstancePhase::Running;
-        let created = &item.metadata.creation_timestamp;
+        .filter(|item| item.status.workload == *name)
         // Only a restarted instance has a previous run.
-        let first_run = arguments.previous && item.status.restarts == 0;
-        let newest = std::cmp::Reverse(created);
-        (first_run, !running, newest, &item.metadata.name)
-    });
-    let Some(first) = found.first() else {
-        if !is_workload {
-            return Err(missing_instance(&items, namespace, name));
+        .filter(|item| !arguments.previous || item.status.restarts > 0)
+        .collect();
+    found.sort_by_key(|item| (&item.metadata.creation_timestamp, &item.metadata.name));
+    let mut sources: Vec<LoggedInstance> = found
+        .iter()
+        .map(|item| LoggedInstance::of(item, namespace))
+        .collect();
+    let runs = items.iter().any(|item| item.status.workload == *name);
+    if runs && sources.is_empty() {
+        return Err(CliError::failed(format!(
+            "no instance of workload `{name}` was started again, so that none has an earlier run"
+        ))
+        .hinted(format!(
+            "`katcall logs {name} -n {namespace} --gone` shows instances that are gone"
+        )));
+    }
+    if !runs {
+        // The error for a missing workload names what is there.
+        match session.client.workload(namespace, name).await {
+            Ok(_) => {}
+            Err(error) => {
+                let gone = match object.kind {
+                    None if error.is_not_found() => gone_instance(session, namespace, name).await?,
+                    _ => None,
+                };
+                return match gone {
+                    Some(sources) => Ok(Selection {
+                        sources,
+                        of_workload: false,
+                    }),
+                    None => Err(missing(session, error, &items, namespace, name).await),
+                };
+            }
         }
-        let follows = arguments.follow && arguments.all;
-        return match session.client.workload(namespace, name).await {
-            Ok(_) if follows => Ok((Vec::new(), true)),
-            Ok(_) => Err(
-                CliError::failed(format!("workload `{name}` has no instances yet")).hinted(
-                    format!("`katcall describe workload {name} -n {namespace}` says why"),
-                ),
-            ),
-            Err(error) => Err(missing(session, error, &items, namespace, name).await),
-        };
+    }
+    // Of a workload without an instance, those that are gone are all there is.
+    if arguments.gone || (!runs && !arguments.follow) {
+        let gone = gone_instances(session, namespace, name).await?;
+        sources.splice(0..0, gone);
+    }
+    if sources.is_empty() && !arguments.follow {
+        return Err(
+            CliError::failed(format!("workload `{name}` has no instances yet")).hinted(format!(
+                "`katcall why workload {name} -n {namespace}` says why"
+            )),
+        );
+    }
+    Ok(Selection {
+        sources,
+        of_workload: true,
+    })
+}
+
+/// The instances of a workload that are gone, oldest first. Machines that do not answer are named.
+async fn gone_instances(
+    session: &CliSession<'_>,
+    namespace: &str,
+    workload: &str,
+) -> Result<Vec<LoggedInstance>, CliError> {
+    let asked = session.client.gone_instances(namespace, workload, None);
+    let found = match asked.await {
+        Ok(found) => found,
+        Err(error) if error.is_not_found() => {
+            session.console.warning(
+                "the leader's version does not know of instances that are gone; upgrade the cluster to read their lines",
+            );
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(error.into()),
     };
-    if arguments.all {
-        let all = found.iter().map(|item| LoggedInstance::of(item, namespace));
-        return Ok((all.collect(), true));
+    for machine in &found.away {
+        session.console.warning(&plain(&machine.message));
     }
-    if found.len() > 1 {
-        session.console.note(&format!(
-            "`{name}` has {} instances; this is `{}`, and `--all` shows all",
-            found.len(),
-            first.metadata.name
-        ));
+    let items = found.items.into_iter().rev();
+    Ok(items
+        .map(|one| LoggedInstance {
+            namespace: namespace.to_owned(),
+            workload: workload.to_owned(),
+            id: one.instance,
+            gone_from: Some(one.node),
+        })
+        .collect())
+}
+
+/// The instance with this id, if it is gone: its id begins with its workload's name.
+async fn gone_instance(
+    session: &CliSession<'_>,
+    namespace: &str,
+    id: &str,
+) -> Result<Option<Vec<LoggedInstance>>, CliError> {
+    let Some((workload, _)) = id.rsplit_once('-') else {
+        return Ok(None);
+    };
+    if session.client.workload(namespace, workload).await.is_err() {
+        return Ok(None);
     }
-    Ok((vec![LoggedInstance::of(first, namespace)], true))
+    let mut gone = gone_instances(session, namespace, workload).await?;
+    gone.retain(|one| one.id == id);
+    Ok((!gone.is_empty()).then_some(gone))
 }
 
 /// The error for a name that is neither a workload's nor an instance's.
@@ -169,8 +298,13 @@ async fn open(
         namespace,
         workload,
         id,
+        gone_from,
     } = source;
-    client.logs(namespace, workload, id, query).await
+    let query = LogQuery {
+        node: gone_from.clone(),
+        ..query.clone()
+    };
+    client.logs(namespace, workload, id, &query).await
 }
 
 /// The next line; an error when the server ended the log with one.

@@ -141,17 +141,27 @@ fn the_summary_counts_what_is_of_this_generation() {
     ]));
     assert_eq!(
         state.summary(),
-        "web: 1 of 4 healthy, 1 pulling, 1 starting, 1 restarting"
+        "web: 1 of 4 healthy, 1 pulling, 1 starting, 1 restarting, 1 old one stopping"
     );
+    let begin = Instant::now();
+    state.look(begin);
+    assert_eq!(state.news(begin), Vec::<String>::new(), "it may pass");
     assert_eq!(
-        state.news(),
+        state.news(begin + QUIET),
         [
             "web-b: Pulling: ImagePullFailed",
             "web-d: Restarting: CrashLoop"
         ]
     );
-    assert_eq!(state.news(), Vec::<String>::new(), "told once");
-    assert_eq!(state.troubles().len(), 3);
+    assert_eq!(state.news(begin + QUIET), Vec::<String>::new(), "told once");
+    let slow = state.news(begin + SLOW_STOP);
+    assert_eq!(slow.len(), 1, "{slow:?}");
+    assert!(
+        slow[0].starts_with("web-e is stopping: its program has not ended"),
+        "{slow:?}"
+    );
+    // What was printed is not printed again.
+    assert_eq!(state.troubles(true), ["web-c: Starting"]);
     let early = with(workload(WorkloadPhase::Running, 1, (1, 1, 1)));
     assert_eq!(early.summary(), "web: waiting for the leader");
 }
@@ -170,7 +180,7 @@ fn a_program_that_ends_at_once_is_named_with_its_exit_code_although_it_just_runs
         "web: 0 of 1 healthy, 1 running for a moment"
     );
     assert_eq!(
-        state.troubles(),
+        state.troubles(true),
         ["web-a: Restarting: CrashLoop: the program ended with exit code 3"]
     );
     let mut ended = instance("web-a", Restarting, "CrashLoop", 2);
@@ -179,7 +189,7 @@ fn a_program_that_ends_at_once_is_named_with_its_exit_code_although_it_just_runs
     let mut often = instance("web-a", Restarting, "CrashLoop", 2);
     "started again 4 times".clone_into(&mut often.status.message);
     state.instances(ListChange::Changed(often));
-    let told = state.troubles().remove(0);
+    let told = state.troubles(true).remove(0);
     assert!(
         told.ends_with("; the program last ended with exit code 3"),
         "{told}"
@@ -190,7 +200,7 @@ fn a_program_that_ends_at_once_is_named_with_its_exit_code_although_it_just_runs
         2,
         (1, 1, 1),
     )));
-    assert_eq!(state.troubles(), Vec::<String>::new());
+    assert_eq!(state.troubles(true), Vec::<String>::new());
 }
 
 #[test]
@@ -216,4 +226,113 @@ fn gone_means_without_instances_and_only_when_both_lists_are_known() {
         2,
     )));
     assert!(state.is_gone());
+}
+
+#[test]
+fn healthy_ones_wait_for_old_ones_in_the_summary() {
+    use InstancePhase::{Running, Stopped, Stopping};
+    let mut state = with(workload(WorkloadPhase::Progressing, 2, (2, 2, 2)));
+    state.instances(ListChange::Listed(vec![
+        instance("web-a", Running, "", 2),
+        instance("web-b", Running, "", 2),
+        instance("web-old", Stopping, "", 1),
+        instance("web-older", Stopped, "", 1),
+    ]));
+    assert_eq!(state.summary(), "web: 2 of 2 healthy, 1 old one stopping");
+    state.instances(ListChange::Deleted(instance("web-old", Stopping, "", 1)));
+    assert_eq!(state.summary(), "web: 2 of 2 healthy");
+}
+
+/// A connection that drains is the normal course of a stop.
+#[test]
+fn a_stop_is_named_when_its_program_does_not_end() {
+    let mut state = with(workload(WorkloadPhase::Progressing, 2, (1, 1, 1)));
+    let begin = Instant::now();
+    let drains = instance("web-old", InstancePhase::Stopping, "ConnectionDraining", 1);
+    state.instances(ListChange::Listed(vec![drains]));
+    state.look(begin);
+    assert!(state.news(begin + SLOW_STOP).is_empty());
+    let stops = instance("web-old", InstancePhase::Stopping, "", 1);
+    state.instances(ListChange::Changed(stops));
+    state.look(begin + SLOW_STOP);
+    assert!(
+        state.news(begin + SLOW_STOP).is_empty(),
+        "it has just begun"
+    );
+    assert_eq!(state.news(begin + SLOW_STOP * 2).len(), 1);
+}
+
+#[test]
+fn the_wait_ends_early_only_where_a_person_has_to_act() {
+    use InstancePhase::{Pulling, Restarting, Scheduled};
+    for (phase, reason, ends) in [
+        (Scheduled, "SecretMissing", true),
+        (Pulling, "ImageNotFound", true),
+        (Pulling, "ImagePullFailed", false),
+        (Restarting, "CrashLoop", false),
+        (Scheduled, "WaitingForAgent", false),
+        (Scheduled, "OfANewerVersion", false),
+    ] {
+        let mut state = with(workload(WorkloadPhase::Progressing, 2, (1, 0, 0)));
+        state.instances(ListChange::Listed(vec![instance(
+            "web-a", phase, reason, 2,
+        )]));
+        let begin = Instant::now();
+        state.look(begin);
+        assert_eq!(state.in_vain(begin), None, "{reason}: it may pass");
+        let long = state.in_vain(begin + Duration::from_secs(30));
+        assert_eq!(long.is_some(), ends, "{reason}: {long:?}");
+        // Somebody has mended it.
+        state.instances(ListChange::Changed(instance(
+            "web-a",
+            InstancePhase::Starting,
+            "",
+            2,
+        )));
+        state.look(begin + Duration::from_secs(31));
+        assert_eq!(
+            state.in_vain(begin + Duration::from_secs(60)),
+            None,
+            "{reason}"
+        );
+    }
+}
+
+#[test]
+fn without_a_place_the_wait_ends_unless_an_old_instance_may_make_room() {
+    let mut item = workload(WorkloadPhase::Pending, 2, (1, 0, 0));
+    item.status.conditions.push(Condition {
+        kind: "Available".to_owned(),
+        reason: "Unschedulable".to_owned(),
+        message: "0 of 1 machines fit: 1 without enough memory left".to_owned(),
+        ..Condition::default()
+    });
+    let begin = Instant::now();
+    let mut state = with(item);
+    state.instances(ListChange::Listed(vec![]));
+    state.look(begin);
+    assert_eq!(state.in_vain(begin + QUIET), None);
+    let why = state.in_vain(begin + NO_PLACE).unwrap();
+    assert!(why.ends_with("1 without enough memory left"), "{why}");
+    let old = instance("web-old", InstancePhase::Running, "", 1);
+    state.instances(ListChange::Changed(old));
+    assert_eq!(state.in_vain(begin + NO_PLACE), None);
+}
+
+#[test]
+fn a_programs_lines_are_cut_from_a_message_where_they_are_printed_below() {
+    use InstancePhase::Restarting;
+    let mut state = with(workload(WorkloadPhase::Progressing, 2, (1, 0, 0)));
+    let mut ended = instance("web-a", Restarting, "CrashLoop", 2);
+    "the program ended with exit code 3; last lines: no database | bye"
+        .clone_into(&mut ended.status.message);
+    ended.status.exit_code = Some(3);
+    state.instances(ListChange::Changed(ended));
+    assert_eq!(state.speaker(), Some("web-a"));
+    assert!(state.troubles(true)[0].ends_with("last lines: no database | bye"));
+    assert!(state.troubles(false)[0].ends_with("ended with exit code 3"));
+    // It is gone after a rollback: only this message has its lines.
+    state.instances(ListChange::Listed(vec![]));
+    assert_eq!(state.speaker(), None);
+    assert!(state.troubles(false)[0].ends_with("no database | bye"));
 }

@@ -15,6 +15,10 @@ pub struct LogQuery {
     pub previous: bool,
     /// Name of the container; the main one by default.
     pub container: Option<String>,
+    /// The machine that an instance was on that is gone; ignored for one that is there.
+    pub node: Option<String>,
+    /// Only as one that is gone, of the workload with this uid: what the leader asks a machine for.
+    pub gone_of: Option<String>,
 }
 
 /// The selected events; an absent field does not filter.

@@ -13,8 +13,26 @@ use kat_types::api::{
 
 const INDENT: &str = "  ";
 
+/// Lines of one action that are printed, of instances that are treated alike.
+const MOST_ALIKE: usize = 3;
+/// End of the names of the units of images, whose differences follow from the field `image`.
+const IMAGE_UNIT: &str = ".image";
+
+/// Whether the differences of units are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Units {
+    /// Only their number, with the option that prints them.
+    Counted,
+    Shown,
+}
+
 /// The changes of one item, followed by an empty line.
-pub(crate) fn changes_of_item(result: &ApplyResult, workload: bool, colour: bool) -> String {
+pub(crate) fn changes_of_item(
+    result: &ApplyResult,
+    workload: bool,
+    units: Units,
+    colour: bool,
+) -> String {
     let metadata = &result.metadata;
     let kind = result.kind.to_lowercase();
     let name = match &metadata.namespace {
@@ -41,7 +59,7 @@ pub(crate) fn changes_of_item(result: &ApplyResult, workload: bool, colour: bool
     };
     let mut text = format!("{title} {fate}\n");
     match &result.preview {
-        Some(preview) => body(&mut text, preview, colour),
+        Some(preview) => body(&mut text, preview, units, colour),
         None if workload && result.outcome != WriteOutcome::Unchanged => {
             text.push_str(&format!(
                 "{INDENT}the cluster's version says no more than that\n"
@@ -53,7 +71,7 @@ pub(crate) fn changes_of_item(result: &ApplyResult, workload: bool, colour: bool
     text
 }
 
-fn body(text: &mut String, preview: &Preview, colour: bool) {
+fn body(text: &mut String, preview: &Preview, units: Units, colour: bool) {
     fields(text, &preview.fields);
     for change in &preview.files {
         text.push_str(&format!("\n  {}\n", plain(&change.path)));
@@ -65,9 +83,7 @@ fn body(text: &mut String, preview: &Preview, colour: bool) {
             rollout => format!(": {}", one_line(rollout)),
         };
         text.push_str(&format!("\n  instances{rollout}\n"));
-        for change in &preview.instances {
-            text.push_str(&instance(change, colour));
-        }
+        instances(text, &preview.instances, colour);
     }
     if !preview.complete {
         text.push_str("    there is more to be done than was looked at\n");
@@ -76,8 +92,38 @@ fn body(text: &mut String, preview: &Preview, colour: bool) {
         let blocked = tint("not all of it would come about", TextTone::Bad, colour);
         text.push_str(&format!("\n  {blocked}: {}\n", one_line(&preview.blocked)));
     }
-    for change in &preview.units {
-        unit(text, change, colour);
+    let of_containers = |change: &&UnitChange| !change.name.ends_with(IMAGE_UNIT);
+    let changes = preview.units.iter().filter(of_containers);
+    match units {
+        Units::Shown => changes.for_each(|change| unit(text, change, colour)),
+        Units::Counted => match changes.count() {
+            0 => {}
+            1 => text.push_str("\n  1 unit differs; `--units` shows how\n"),
+            count => text.push_str(&format!("\n  {count} units differ; `--units` shows how\n")),
+        },
+    }
+}
+
+/// The instances in their order; of a run of equal actions the first ones, and the number of the rest.
+fn instances(text: &mut String, changes: &[InstanceChange], colour: bool) {
+    let alike = |left: &InstanceChange, right: &InstanceChange| {
+        left.action == right.action && left.reason == right.reason
+    };
+    for run in changes.chunk_by(alike) {
+        // One more line says no less than "and 1 more".
+        let shown = match run.len() {
+            count if count <= MOST_ALIKE + 1 => count,
+            _ => MOST_ALIKE,
+        };
+        for change in run.iter().take(shown) {
+            text.push_str(&instance(change, colour));
+        }
+        if run.len() > shown {
+            text.push_str(&format!(
+                "    ...     and {} more like these\n",
+                run.len() - shown
+            ));
+        }
     }
 }
 

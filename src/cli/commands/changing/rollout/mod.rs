@@ -14,11 +14,12 @@ use crate::{
     errors::CliError,
     output,
     output::{
+        short_image,
         table::{Cell, Table},
         word,
     },
     references::{self, Reference, WORKLOADS},
-    wait,
+    time, wait,
     wait::AwaitedWorkload,
 };
 use args::{
@@ -27,9 +28,7 @@ use args::{
 };
 use kat_client::ClientError;
 use kat_types::{
-    api::{
-        ApiTime, ApplyResult, GenerationView, Origin, WorkloadItem, WorkloadPhase, WriteOutcome,
-    },
+    api::{ApplyResult, GenerationView, Origin, WorkloadItem, WorkloadPhase, WriteOutcome},
     resource::named_kind::NamedKind,
 };
 
@@ -344,22 +343,24 @@ pub(crate) async fn history(
                 true => format!("{} (current)", one.generation),
                 false => one.generation.to_string(),
             }),
-            Cell::new(to_the_second(one.applied)),
-            Cell::new(&one.by),
+            Cell::new(time::to_the_second(one.applied)),
+            Cell::new(who(one)),
             Cell::new(change(one)),
             Cell::new(one.replicas.to_string()),
-            Cell::new(if one.good { "yes" } else { "no" }),
-            Cell::new(&one.image),
+            // One that was overtaken before it was healthy is not known to be bad.
+            Cell::new(if one.good { "yes" } else { "" }),
+            Cell::new(short_image(&one.image)),
         ]);
     }
-    console.print(&table.render(console.colour))
+    console.print(&table.within(console.width).render(console.colour))
 }
 
-/// A time to the second, such as `2026-11-20T10:00:00Z`; empty if unknown.
-pub(crate) fn to_the_second(time: ApiTime) -> String {
-    time.get().map_or_else(String::new, |time| {
-        time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-    })
+/// Who asked for a generation: the name of a token or certificate, an id where there is no name.
+fn who(one: &GenerationView) -> &str {
+    if !one.by_name.is_empty() {
+        return &one.by_name;
+    }
+    &one.by
 }
 
 fn change(one: &GenerationView) -> String {

@@ -23,7 +23,7 @@ use crate::{
         table::{Cell, Table},
     },
     references::{self, Reference, SECRETS},
-    wait,
+    time, wait,
     wait::AwaitedWorkload,
 };
 use args::{SecretCommand, SecretNameArgs, SecretSetArgs, SecretUnsetArgs, SecretWaitArgs};
@@ -305,7 +305,7 @@ pub(crate) async fn describe(
     sheet.field("used by", &item.status.used_by.join(", "));
     sheet.field("not yet by", &item.status.behind.join(", "));
     sheet.age(item.metadata.creation_timestamp);
-    sheet.field("updated", &item.status.updated.to_string());
+    sheet.field("updated", &time::to_the_second(item.status.updated));
     sheet.section("keys");
     let mut table = Table::new(vec!["KEY", "BYTES"]);
     for key in &item.spec.keys {

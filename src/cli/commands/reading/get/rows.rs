@@ -5,7 +5,9 @@ use std::{cmp::Ordering, collections::BTreeMap};
 use super::{Columns, ListableItem};
 use crate::{
     commands::changing::quota,
+    console::TextTone,
     output::{
+        short_image,
         table::{Cell, tone_of},
         word,
     },
@@ -14,9 +16,10 @@ use crate::{
 };
 use kat_client::{ClientError, KeyedItem, RequestPath};
 use kat_types::api::{
-    ASSIGNMENTS_APPLIED, Condition, DISK_PRESSURE, Event, EventFilter, InstanceItem, NamespaceItem,
-    NodeItem, NodeStatus, OVERVIEW_ONLY, ObjectReference, STORE_SILENT, Scope, SecretItem,
-    TokenView, VolumeItem, WorkloadItem, WorkloadPhase,
+    ASSIGNMENTS_APPLIED, Condition, DISK_PRESSURE, Event, EventFilter, Health, InstanceItem,
+    InstancePhase, InstanceStatus, NamespaceItem, NodeItem, NodeStatus, OVERVIEW_ONLY,
+    ObjectReference, STORE_SILENT, Scope, SecretItem, TokenView, VolumeItem, WorkloadItem,
+    WorkloadPhase,
 };
 use kat_types::resource::named_kind::NamedKind;
 
@@ -159,11 +162,20 @@ impl ListableItem for WorkloadItem {
                 .map(|port| format!("{}/{}", port.port, word(&port.protocol)))
                 .collect();
             rest.push(Cell::new(ports.join(",")));
-            rest.push(Cell::new(
-                source.image.as_deref().or(git).unwrap_or_default(),
-            ));
+            let source = source.image.as_deref().or(git).unwrap_or_default();
+            rest.push(Cell::new(short_image(source)));
         }
         with_namespace(columns, namespace_of(self), rest)
+    }
+}
+
+/// The health as one word; empty where nothing checks it, and where its machine does not answer.
+fn health(status: &InstanceStatus) -> Cell {
+    match status.health {
+        _ if status.phase == InstancePhase::Unknown => Cell::new(""),
+        Health::NotApplicable => Cell::new(""),
+        Health::PendingCheck => Cell::toned("pending", TextTone::Busy),
+        other => Cell::phase(&word(&other)),
     }
 }
 
@@ -186,10 +198,10 @@ impl ListableItem for InstanceItem {
 
     fn headers(columns: Columns) -> Vec<&'static str> {
         let mut rest = vec![
-            "NAME", "WORKLOAD", "PHASE", "HEALTH", "RESTARTS", "REASON", "AGE",
+            "NAME", "NODE", "PHASE", "HEALTH", "RESTARTS", "REASON", "AGE",
         ];
         if columns.wide {
-            rest.extend(["IP", "NODE", "USER", "UNIT", "IMAGE"]);
+            rest.extend(["WORKLOAD", "IP", "USER", "UNIT", "IMAGE"]);
         }
         with_namespace(columns, "NAMESPACE", rest)
     }
@@ -198,20 +210,20 @@ impl ListableItem for InstanceItem {
         let status = &self.status;
         let mut rest = vec![
             Cell::new(&self.metadata.name),
-            Cell::new(&status.workload),
+            Cell::new(status.node.as_deref().unwrap_or_default()),
             Cell::phase(&word(&status.phase)),
-            Cell::phase(&word(&status.health)),
+            health(status),
             Cell::new(status.restarts.to_string()),
             Cell::new(&status.reason),
             Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
         ];
         if columns.wide {
             let address = status.ip.map(|ip| ip.to_string()).unwrap_or_default();
+            rest.push(Cell::new(&status.workload));
             rest.push(Cell::new(address));
-            rest.push(Cell::new(status.node.as_deref().unwrap_or_default()));
             rest.push(Cell::new(&status.user));
             rest.push(Cell::new(&status.unit));
-            rest.push(Cell::new(&status.image));
+            rest.push(Cell::new(short_image(&status.image)));
         }
         with_namespace(columns, namespace_of(self), rest)
     }
@@ -246,14 +258,20 @@ impl ListableItem for NodeItem {
             "PHASE",
             "ROLES",
             "ADDRESS",
-            "SUBNET",
             "INSTANCES",
             "REASON",
-            "VERSION",
             "AGE",
         ];
         if columns.wide {
-            headers.extend(["ADDRESSES", "OVERLAY", "CPU", "MEMORY", "ARCHITECTURE"]);
+            headers.extend([
+                "VERSION",
+                "SUBNET",
+                "ADDRESSES",
+                "OVERLAY",
+                "CPU",
+                "MEMORY",
+                "ARCHITECTURE",
+            ]);
         }
         headers
     }
@@ -266,19 +284,19 @@ impl ListableItem for NodeItem {
             Cell::phase(&word(&status.phase)),
             Cell::new(roles.join(",")),
             Cell::new(status.addresses.first().map_or("", String::as_str)),
-            Cell::new(&status.subnet),
             Cell::new(match is_overview_only(self) {
                 true => String::new(),
                 false => status.instances.to_string(),
             }),
             Cell::new(node_reason(status)),
-            Cell::new(&status.version),
             Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
         ];
         if columns.wide {
             let resources = &status.allocatable;
             let processor = resources.cpu.map(|cpu| cpu.to_string());
-            let memory = resources.memory.map(|memory| memory.to_string());
+            let memory = resources.memory.map(|memory| memory.rounded());
+            row.push(Cell::new(&status.version));
+            row.push(Cell::new(&status.subnet));
             row.push(Cell::new(status.addresses.join(",")));
             row.push(Cell::new(&status.overlay_address));
             row.push(Cell::new(processor.unwrap_or_default()));

@@ -14,18 +14,21 @@ pub(super) const LATE_JOIN_SECONDS: i64 = 600;
 
 /// Whether a situation needs a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Urgency {
+pub(crate) enum Urgency {
     /// Nobody has to act: a step that ends by itself, what a person has asked for, or a note.
     Calm,
     /// It mostly ends by itself, and is a problem from this age on, in seconds.
     Late(i64),
-    /// A fault, or something that only a person can end.
+    /// A fault that may pass, since KAT keeps trying.
     Problem,
+    /// A fault that only a person can end, mostly by a change of files or of a machine's settings:
+    /// waiting for it is in vain.
+    ForPerson,
 }
 
 impl Urgency {
     /// The urgency of a stored word; `unknown` for a word of a newer version.
-    pub(super) fn of_word(word: &str, unknown: Self) -> Self {
+    pub(crate) fn of_word(word: &str, unknown: Self) -> Self {
         reason_of(word).map_or(unknown, urgency)
     }
 
@@ -34,7 +37,7 @@ impl Urgency {
     pub(super) fn is_problem(self, since: ApiTime, now: Timestamp) -> bool {
         match self {
             Self::Calm => false,
-            Self::Problem => true,
+            Self::Problem | Self::ForPerson => true,
             Self::Late(seconds) => is_older(since, seconds, now),
         }
     }
@@ -48,7 +51,7 @@ pub(super) fn is_older(since: ApiTime, seconds: i64, now: Timestamp) -> bool {
 }
 
 const fn urgency(reason: Reason) -> Urgency {
-    use Urgency::{Calm, Late, Problem};
+    use Urgency::{Calm, ForPerson, Late, Problem};
     match reason {
         // The normal course of a workload.
         Reason::AllHealthy
@@ -64,6 +67,7 @@ const fn urgency(reason: Reason) -> Urgency {
         Reason::AutoRollback
         | Reason::ImageNotPinned
         | Reason::ControllerMissing
+        | Reason::KilledAtStop
         | Reason::EtcdHasKnownHoles
         | Reason::Votes
         | Reason::CatchesUp
@@ -77,20 +81,39 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::StartInterrupted
         | Reason::NetworkFilesMissing => Late(LATE_SECONDS),
         Reason::Deleting => Late(LATE_DELETION_SECONDS),
+        // Only other files, or other settings of the cluster or a machine, end it.
         Reason::SecretMissing
         | Reason::SecretUnusable
-        | Reason::SecretUnreadable
-        | Reason::SecretNotWritten
         | Reason::NotWritable
-        | Reason::Unreadable
         | Reason::UnreadableFiles
         | Reason::ProgressDeadlineExceeded
         | Reason::FirstVersionStalled
+        | Reason::ImageNotFound
+        | Reason::ImagePullUnauthorized
+        | Reason::CannotStart
+        | Reason::NotRenderable
+        | Reason::NotUnderstood
+        | Reason::VolumeMissing
+        | Reason::VolumeForeign
+        | Reason::VolumeForgotten
+        | Reason::HostPathNotAllowed
+        | Reason::HostPathMissing
+        | Reason::HostPathIsLink
+        | Reason::HostPathUnprotected
+        | Reason::HostPortNotAllowed
+        | Reason::HostNetworkNotAllowed
+        | Reason::SecurityNotAllowed
+        | Reason::GroupNotAllowed
+        | Reason::GroupMissing
+        | Reason::DeviceMissing
+        | Reason::DeviceNotAllowed => ForPerson,
+        Reason::SecretUnreadable
+        | Reason::SecretNotWritten
+        | Reason::Unreadable
         | Reason::NoneFree
         | Reason::WaitsForItsData
         | Reason::NodeNotReady
         | Reason::ImagePullFailed
-        | Reason::ImagePullUnauthorized
         | Reason::CredentialsUnreadable
         | Reason::CrashLoop
         | Reason::Restarting
@@ -100,40 +123,23 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::StartFailed
         | Reason::InitContainerFailed
         | Reason::SidecarNotRunning
-        | Reason::CannotStart
         | Reason::NetworkNotReady
         | Reason::NetworkLinkMissing
         | Reason::UserNotReady
         | Reason::SystemdRefused
         | Reason::FilesNotWritten
-        | Reason::NotRenderable
-        | Reason::NotUnderstood
         | Reason::CutOff
         | Reason::Unhealthy
         | Reason::RestartedUnhealthy
         | Reason::StopNotEnding
-        | Reason::VolumeMissing
         | Reason::VolumeNotRemoved
-        | Reason::VolumeForeign
-        | Reason::VolumeForgotten
         | Reason::FilesFailed
         | Reason::VolumeFailed
-        | Reason::HostPathNotAllowed
-        | Reason::HostPathMissing
-        | Reason::HostPathIsLink
-        | Reason::HostPathUnprotected
         | Reason::HostPathNotBound
         | Reason::HostPathNotCreated
         | Reason::HostPathUnexpected
         | Reason::HostPortInUse
-        | Reason::HostPortNotAllowed
         | Reason::MountsNotReachable
-        | Reason::HostNetworkNotAllowed
-        | Reason::SecurityNotAllowed
-        | Reason::GroupNotAllowed
-        | Reason::GroupMissing
-        | Reason::DeviceMissing
-        | Reason::DeviceNotAllowed
         | Reason::DeviceNotOpen
         | Reason::UnconfirmedInstance
         | Reason::NoHeartbeat
@@ -165,6 +171,24 @@ mod tests {
         assert!(!after("2026-11-22T03:59:01Z"));
         assert!(after("2026-11-22T03:59:00Z"));
         assert!(unschedulable.is_problem(ApiTime::UNKNOWN, now));
+    }
+
+    #[test]
+    fn what_only_a_person_can_end_is_a_problem_at_once() {
+        let now: Timestamp = "2026-11-22T04:00:00Z".parse().unwrap();
+        for word in ["SecretMissing", "ImageNotFound", "HostPathNotAllowed"] {
+            let urgency = Urgency::of_word(word, Urgency::Calm);
+            assert_eq!(urgency, Urgency::ForPerson, "{word}");
+            assert!(urgency.is_problem(now.into(), now), "{word}");
+        }
+        // KAT tries these again.
+        for word in ["ImagePullFailed", "CrashLoop", "Unhealthy"] {
+            assert_eq!(
+                Urgency::of_word(word, Urgency::Calm),
+                Urgency::Problem,
+                "{word}"
+            );
+        }
     }
 
     #[test]

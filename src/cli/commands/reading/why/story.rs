@@ -360,6 +360,8 @@ fn instance_state(item: &InstanceItem, now: Timestamp) -> String {
         InstancePhase::Unknown => "is in an unknown state",
     };
     let health = match status.health {
+        // The last known health says nothing of an instance whose machine does not answer.
+        _ if status.phase == InstancePhase::Unknown => "",
         Health::Healthy => ", healthy",
         Health::Unhealthy => ", not healthy",
         Health::PendingCheck => ", not checked yet",

@@ -21,14 +21,28 @@ enum LogMessage {
     Ended(String, Result<(), ClientError>),
 }
 
-/// Follows the logs after these places. With `newcomers`, new instances of the workload are added.
+/// What is followed.
+pub(crate) struct FollowedLogs {
+    /// The place that was reached in each log.
+    pub(crate) places: Vec<(LoggedInstance, Resume)>,
+    /// Whether the lines before these places have been printed.
+    pub(crate) merged: bool,
+    /// The instances of a workload, of which new ones are added.
+    pub(crate) newcomers: Option<RequestPath>,
+}
+
+/// Follows logs until all of them have ended, or without end where new instances are added.
 pub(crate) async fn run(
     session: &CliSession<'_>,
     printer: &LogPrinter<'_>,
-    places: Vec<(LoggedInstance, Resume)>,
+    followed: FollowedLogs,
     query: &LogQuery,
-    newcomers: Option<RequestPath>,
 ) -> Result<(), CliError> {
+    let FollowedLogs {
+        places,
+        merged,
+        newcomers,
+    } = followed;
     let (sender, mut receiver) = mpsc::channel(BUFFER);
     let namespace = places.first().map(|(source, _)| source.namespace.clone());
     let mut tasks = tokio::task::JoinSet::new();
@@ -40,7 +54,6 @@ pub(crate) async fn run(
         let (client, sender) = (session.client.clone(), sender.clone());
         tasks.spawn(async move { read(&client, source, place, query, &sender).await });
     };
-    let merged = places.len() > 1;
     for (source, mut place) in places {
         known.insert(source.id.clone());
         open += 1;
@@ -93,7 +106,11 @@ pub(crate) async fn run(
                         open += 1;
                         let namespace = item.metadata.namespace.clone().or_else(|| namespace.clone());
                         let source = LoggedInstance::of(&item, &namespace.unwrap_or_default());
-                        let query = LogQuery { follow: true, ..LogQuery::default() };
+                        let query = LogQuery {
+                            follow: true,
+                            container: query.container.clone(),
+                            ..LogQuery::default()
+                        };
                         begin(source, Resume::default(), query);
                     }
                 }
