@@ -10,6 +10,7 @@ use crate::{
     errors::CliError,
     output,
     output::table::{Cell, Table},
+    time,
 };
 use kat_bundle::{
     DocumentKind,
@@ -359,7 +360,9 @@ async fn history(session: &CliSession<'_>, format: Option<DocumentFormat>) -> Re
                 false => revision.number.to_string(),
             }),
             Cell::new(output::or_dash(
-                &revision.made_at.map_or_else(String::new, time::to_the_second),
+                &revision
+                    .made_at
+                    .map_or_else(String::new, time::to_the_second),
             )),
             Cell::new(output::or_dash(&revision.made_by)),
             Cell::new(output::or_dash(&changes.join(", "))),
