@@ -157,6 +157,8 @@ mod tests {
             shown(keys::service_balance("default", "web")),
             hidden(keys::host_ports("default", "web")),
             shown(keys::dns_record("default", "web", "A", "10.100.0.2")),
+            shown(keys::WANTED_CONFIGURATION.to_owned()),
+            hidden(keys::configuration(7)),
             hidden(keys::token("0123456789ab")),
             hidden(keys::index(7)),
             hidden(keys::event("0001")),
