@@ -537,7 +537,7 @@ async fn a_new_namespace_is_not_called_like_a_top_level_domain_or_a_kind_and_an_
         let text = body.to_string();
         assert!(text.contains("is a top-level domain"), "{text}");
     }
-    for name in ["volume", "wl", "instances", "jobs"] {
+    for name in ["volume", "wl", "instances", "ev"] {
         let (status, body) = make(json!({"metadata": {"name": name}})).await;
         assert_eq!(status, 400, "{body}");
         let text = body.to_string();

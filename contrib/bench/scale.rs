@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 use kat_api::{
     ApiConfig, ApiLimits, ApiListeners, InputFrames, InstanceLogs, InstanceSessions, LogStream,
-    LogsError, OutputFrames, SessionError, SessionRequest, TlsListener, new_token, random_uid,
-    serve,
+    LoggedWorkload, LogsError, OutputFrames, SessionError, SessionRequest, TlsListener, new_token,
+    random_uid, serve,
 };
 use kat_bundle::{SourceFile, pack};
 use kat_client::{Client, ClientError, ClientOptions, StateConnection};
@@ -43,8 +43,8 @@ use kat_store::{
 };
 use kat_types::{
     api::{
-        Connection, Health, InstancePhase, InstanceReport, LogQuery, MainContainerState,
-        NodeReport, NodeResources, NodeUsage, Scope,
+        Connection, GoneInstances, Health, InstancePhase, InstanceReport, LogQuery,
+        MainContainerState, NodeReport, NodeResources, NodeUsage, Scope,
     },
     assignment::{Assignment, DesiredMeta},
     encoding::state_frames::StatePosition,
@@ -318,6 +318,20 @@ struct NoLogs;
 impl InstanceLogs for NoLogs {
     async fn open(&self, _: &InstanceEntry, _: LogQuery) -> Result<LogStream, LogsError> {
         Ok(Box::pin(stream::empty()))
+    }
+
+    async fn gone(&self, _: &LoggedWorkload, _: &[String]) -> GoneInstances {
+        GoneInstances::default()
+    }
+
+    async fn open_gone(
+        &self,
+        _: &LoggedWorkload,
+        _: &str,
+        _: &str,
+        _: LogQuery,
+    ) -> Result<Option<LogStream>, LogsError> {
+        Ok(None)
     }
 }
 

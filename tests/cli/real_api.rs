@@ -144,7 +144,7 @@ async fn a_workload_lives_and_goes() {
     assert_snapshot!(program.run(&["get", "workloads", "-A", "-o", "name"]), @r"
     exit: 0
     --- stdout
-    workload/web
+    workload/shop/web
     ");
     let text = program.run(&["get", "workload", "web", "-n", "shop", "-o", "yaml"]);
     assert!(text.starts_with("exit: 0\n"), "{text}");

@@ -36,7 +36,7 @@ fn an_image_is_enough_and_the_saved_folder_is_what_was_sent() {
         "--env-file",
         "env",
         "-v",
-        "data:/data",
+        "data:/data:ro",
         "--on",
         "n1",
         "--replicas",

@@ -516,7 +516,7 @@ fn a_file_for_a_newer_reader_waits_until_every_machine_that_may_lead_has_it() {
         apply
     };
     let mixed = with_members("n1", &[("n2", 2), ("n3", 0)]);
-    let refused = short().decide(&mixed).unwrap_err();
+    let refused = short().decide(&mixed).err().unwrap();
     let ApiError::Conflict { message, hint } = refused else {
         panic!("{refused}");
     };
@@ -540,12 +540,12 @@ fn a_file_for_a_newer_reader_waits_until_every_machine_that_may_lead_has_it() {
     if let Some(members) = &mut joining.members {
         members.value.next.insert("n4".to_owned());
     }
-    let refused = short().decide(&joining).unwrap_err().to_string();
+    let refused = short().decide(&joining).err().unwrap().to_string();
     assert!(refused.contains("n4"), "{refused}");
     // What is stored already is not refused again.
     let mut stored = with_members("n1", &[("n3", 1)]);
     let before = with_workload(1, "2", false);
-    stored.workloads = before.workloads;
+    stored.workloads = before.workloads.clone();
     for entry in stored.workloads.values_mut() {
         let files = &mut Arc::make_mut(entry).files;
         let text = Stored {

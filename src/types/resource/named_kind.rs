@@ -65,14 +65,14 @@ impl NamedKind {
         }
     }
 
-    /// The singular, the plural, and a short word if there is one.
+    /// The plural, the singular, and a short word if there is one.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         let KindNames {
             singular,
             plural,
             short,
         } = self.names();
-        [singular, plural].into_iter().chain(short)
+        [plural, singular].into_iter().chain(short)
     }
 
     /// The word for one object, such as `workload`.

@@ -14,14 +14,15 @@ use crate::{
 };
 use kat_agent::{HostListeners, MachineFacts, ProbeNetwork, ReportSink, Volumes};
 use kat_api::{
-    InputFrames, InstanceLogs, InstanceSessions, LogStream, LogsError, OutputFrames, SessionError,
-    SessionRequest,
+    InputFrames, InstanceLogs, InstanceSessions, LogStream, LoggedWorkload, LogsError,
+    OutputFrames, SessionError, SessionRequest,
 };
 use kat_host::facts::network::Listener;
 use kat_store::Mirror;
 use kat_types::{
     api::{
-        Condition, LogQuery, NodeReport, NodeResources, NodeUsage, OverlayReport, UNSURE_HEADER,
+        Condition, GoneInstances, LogQuery, NodeReport, NodeResources, NodeUsage, OverlayReport,
+        UNSURE_HEADER,
     },
     resource::{Bytes, MilliCpu, Protocol, ResourceList},
     store::{keys, snapshot::InstanceEntry},
@@ -181,5 +182,19 @@ impl InstanceLogs for NoInstanceLogs {
         _query: LogQuery,
     ) -> Result<LogStream, LogsError> {
         Err(LogsError::Unavailable("there are no logs".to_owned()))
+    }
+
+    async fn gone(&self, _: &LoggedWorkload, _: &[String]) -> GoneInstances {
+        GoneInstances::default()
+    }
+
+    async fn open_gone(
+        &self,
+        _: &LoggedWorkload,
+        _: &str,
+        _: &str,
+        _: LogQuery,
+    ) -> Result<Option<LogStream>, LogsError> {
+        Ok(None)
     }
 }

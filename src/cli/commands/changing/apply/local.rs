@@ -21,7 +21,7 @@ use kat_types::resource::Namespace;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FolderObject {
     Workload { namespace: String, name: String },
-    Namespace(Namespace),
+    Namespace(Box<Namespace>),
 }
 
 /// A folder that can be sent.
@@ -259,7 +259,7 @@ fn check(files: &[SourceFile], purpose: FolderUse) -> Result<Bundle, Vec<Diagnos
 }
 
 fn contents(bundle: Bundle) -> Vec<FolderObject> {
-    let namespace = bundle.namespace.map(FolderObject::Namespace);
+    let namespace = bundle.namespace.map(Box::new).map(FolderObject::Namespace);
     let workload = bundle.workload.map(|workload| FolderObject::Workload {
         namespace: workload.metadata.namespace,
         name: workload.metadata.name,

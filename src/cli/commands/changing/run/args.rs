@@ -22,7 +22,7 @@ pub(crate) struct WorkloadOptions {
     #[arg(long = "env-file", value_name = "FILE")]
     pub(crate) env_files: Vec<PathBuf>,
     /// Volume that keeps data, and where it is mounted; may be repeated
-    #[arg(short, long = "volume", value_name = "NAME:/PATH[:ro]", value_parser = parse_mount)]
+    #[arg(short = 'v', long = "volume", value_name = "NAME:/PATH[:ro]", value_parser = parse_mount)]
     pub(crate) mounts: Vec<MountOption>,
     /// Host name, and path, of HTTP requests from outside that reach the first port
     #[arg(long, value_name = "HOST[/PATH]", value_parser = parse_route)]

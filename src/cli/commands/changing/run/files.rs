@@ -286,7 +286,8 @@ mod tests {
                 port(MachinePort::None, 9090, Protocol::Tcp),
             ],
             env: vec![("LEVEL".to_owned(), "no".to_owned())],
-            mounts: vec![mount("/data", false), mount("/copy", true)],
+            // A volume that is written allows one replica.
+            mounts: vec![mount("/data", true), mount("/copy", true)],
             node: Some("n1".to_owned()),
             command: vec!["sleep".to_owned(), "600".to_owned()],
             ..sketch()
@@ -321,6 +322,7 @@ mod tests {
             volumeMounts:
               - name: data
                 mountPath: /data
+                readOnly: true
               - name: data
                 mountPath: /copy
                 readOnly: true
