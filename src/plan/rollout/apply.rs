@@ -6,7 +6,7 @@ use super::{
     decide::{NextVersion, SlotAction, SlotStep, Waiting},
     slot::LiveInstance,
 };
-use crate::{instances::create::Preparation, service::WorkloadPlanner};
+use crate::{instances::create::Preparation, service::WorkloadPlanner, status};
 use kat_types::{reason::EventReason, store::snapshot::ParsedWorkload};
 
 impl WorkloadPlanner<'_, '_, '_> {
@@ -26,15 +26,23 @@ impl WorkloadPlanner<'_, '_, '_> {
             SlotAction::Start(successor) => self.start_prepared(parsed, successor),
             SlotAction::Prepare(before) => match self.create_prepared(parsed, slot) {
                 Ok(Preparation::Begun) => {}
-                Ok(Preparation::NotKnown) => self.stop(before, StopReason::NewerVersion.words()),
+                Ok(Preparation::NotKnown) => self.stop(before, replaced(before).words()),
                 Err(cause) => return self.keep_without_successor(before, cause),
             },
-            SlotAction::UpdateInPlace(before) => match self.has_secrets(parsed) {
-                Ok(()) => self.stop(before, StopReason::NewerVersion.words()),
-                // Without the workload's secrets no successor could start, so the running instance
-                // is kept.
-                Err(cause) => return self.keep_without_successor(before, cause),
-            },
+            SlotAction::AwaitSuccessor(before, successor) => {
+                if let Some(trouble) = status::instance_trouble([successor]) {
+                    let obstacle = LeaveObstacle::NotPrepared(trouble.sentence());
+                    return self.keep_on_machine(before, obstacle);
+                }
+            }
+            SlotAction::UpdateInPlace(before) | SlotAction::MoveToSuccessor(before) => {
+                match self.has_secrets(parsed) {
+                    Ok(()) => self.stop(before, replaced(before).words()),
+                    // Without the workload's secrets no successor could start, so the running
+                    // instance is kept.
+                    Err(cause) => return self.keep_without_successor(before, cause),
+                }
+            }
             SlotAction::UpdateBeside(before) => {
                 if let Err(cause) = self.create(parsed, slot) {
                     return self.keep_without_successor(before, cause);
@@ -165,5 +173,13 @@ impl WorkloadPlanner<'_, '_, '_> {
             Waiting::DataMoves => LeaveObstacle::DataMoves(data_moves.unwrap_or_default().into()),
         };
         self.keep_on_machine(live, obstacle)
+    }
+}
+
+/// Why an instance is stopped whose successor takes its place when it has ended.
+fn replaced(before: &LiveInstance<'_>) -> StopReason {
+    match before.current {
+        true => StopReason::MachineIsDrained,
+        false => StopReason::NewerVersion,
     }
 }

@@ -50,6 +50,9 @@ pub(crate) enum NotPlaced {
 pub(crate) enum LeaveObstacle {
     /// Nothing can take its place. `advice` says how a person moves it; it may be empty.
     NotPlaced { cause: NotPlaced, advice: String },
+    /// With in-place replacement: the machine of its successor cannot prepare that; the text has the
+    /// successor and the reason.
+    NotPrepared(String),
     /// With in-place replacement: this many other replicas do not work.
     OthersBroken(usize),
     /// It serves in the place of an instance that does not.
@@ -94,7 +97,7 @@ impl Blocked {
             return None;
         };
         let yet = match &**obstacle {
-            LeaveObstacle::DataMoves(_) => " yet",
+            LeaveObstacle::DataMoves(_) | LeaveObstacle::NotPrepared(_) => " yet",
             _ => "",
         };
         Some(format!("{instance} can't leave {node}{yet}: {obstacle}"))
@@ -153,6 +156,9 @@ impl fmt::Display for LeaveObstacle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotPlaced { cause, advice } => write!(formatter, "{cause}{advice}"),
+            Self::NotPrepared(why) => {
+                write!(formatter, "its successor cannot start: {why}")
+            }
             Self::OthersBroken(others) => {
                 let others = match others {
                     1 => "another replica does".to_owned(),

@@ -44,9 +44,13 @@ pub(crate) enum SlotAction<'l, 'a> {
     Create(NextVersion<'l>),
     /// Starts the prepared successor of an instance that has ended.
     Start(&'l LiveInstance<'a>),
-    /// Creates the successor of an instance of another version, which its machine prepares and does
-    /// not start. Where the machine's version does not know that, the instance is stopped first.
+    /// Creates the successor of an instance, which its machine prepares and does not start: the
+    /// instance is of another version, or has to leave its machine. Where the machine's version does
+    /// not know that, the instance is stopped first.
     Prepare(&'l LiveInstance<'a>),
+    /// An instance that has to leave its machine waits until its successor, the second one, is
+    /// prepared.
+    AwaitSuccessor(&'l LiveInstance<'a>, &'l LiveInstance<'a>),
     /// Stops an instance of another version. Its successor starts when it has ended.
     UpdateInPlace(&'l LiveInstance<'a>),
     /// Creates an instance of the wanted version beside one of another version.
@@ -54,6 +58,9 @@ pub(crate) enum SlotAction<'l, 'a> {
     /// Stops an instance that has to leave its machine, if its successor would find a place. The
     /// successor is created when the instance has ended.
     MoveInPlace(&'l LiveInstance<'a>),
+    /// Stops an instance that has to leave its machine. Its prepared successor starts when it has
+    /// ended.
+    MoveToSuccessor(&'l LiveInstance<'a>),
     /// Creates the successor of an instance that has to leave its machine.
     MoveBeside(&'l LiveInstance<'a>, NextVersion<'l>),
     /// On a machine that is drained by force, without budget for a move: stops the instance if it
@@ -137,6 +144,24 @@ fn awaits_successor(slot: &ClassifiedSlot<'_, '_>) -> bool {
         | SlotState::Outdated { before } => !before.current && !before.forced_out && !prepared,
         SlotState::Empty(_) => slot.is_preparing(),
         _ => false,
+    }
+}
+
+/// How an instance moves off its drained machine that ends before its successor starts. One that
+/// serves waits until its successor is prepared, unless the drain is forced. Only an instance of the
+/// wanted version has a successor to prepare, since no other one is ever prepared.
+fn move_in_place<'l, 'a>(
+    here: &ClassifiedSlot<'l, 'a>,
+    before: &'l LiveInstance<'a>,
+) -> SlotAction<'l, 'a> {
+    let waits = before.current && before.healthy() && !before.forced_out;
+    match here.successor {
+        Some(successor) if before.current && successor.is_prepared() => {
+            SlotAction::MoveToSuccessor(before)
+        }
+        None if waits => SlotAction::Prepare(before),
+        Some(successor) if waits => SlotAction::AwaitSuccessor(before, successor),
+        _ => SlotAction::MoveInPlace(before),
     }
 }
 
@@ -336,7 +361,7 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
             SlotState::Ended { .. } => {
                 self.replace_ended(slot, before, (!stops_first).then_some(next));
             }
-            _ => self.move_away(slot, before, next),
+            _ => self.move_away(here, before, next),
         }
     }
 
@@ -379,12 +404,18 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
     }
 
     /// Moves an instance off its drained machine, or says what it waits for.
-    fn move_away(&mut self, slot: u32, before: &'l LiveInstance<'a>, next: NextVersion<'l>) {
+    fn move_away(
+        &mut self,
+        here: &ClassifiedSlot<'l, 'a>,
+        before: &'l LiveInstance<'a>,
+        next: NextVersion<'l>,
+    ) {
+        let slot = here.number;
         let stops_first = self.facts.strategy.stops_first;
         if self.budget.may_move(before.healthy()) {
             self.budget.moving += 1;
             let action = match stops_first {
-                true => SlotAction::MoveInPlace(before),
+                true => move_in_place(here, before),
                 false => SlotAction::MoveBeside(before, next),
             };
             return self.step(slot, action);

@@ -271,9 +271,11 @@ fn words(step: &SlotStep<'_, '_>) -> String {
         SlotAction::Create(version) => format!("create: {}", next(&Some(*version))),
         SlotAction::Start(live) => format!("start {}", live.id),
         SlotAction::Prepare(live) => format!("prepare the successor of {}", live.id),
+        SlotAction::AwaitSuccessor(live, _) => format!("await the successor of {}", live.id),
         SlotAction::UpdateInPlace(live) => format!("update {} in place", live.id),
         SlotAction::UpdateBeside(live) => format!("update {}", live.id),
         SlotAction::MoveInPlace(live) => format!("move {} in place", live.id),
+        SlotAction::MoveToSuccessor(live) => format!("move {} to its successor", live.id),
         SlotAction::MoveBeside(live, version) => {
             format!("move {}: {}", live.id, next(&Some(*version)))
         }
@@ -301,6 +303,7 @@ fn ended<'a>(step: &SlotStep<'_, 'a>) -> Option<&'a str> {
         | SlotAction::Prepare(live)
         | SlotAction::UpdateInPlace(live)
         | SlotAction::MoveInPlace(live)
+        | SlotAction::MoveToSuccessor(live)
         | SlotAction::ReplaceEnded(live, _)
         | SlotAction::ReplaceEvicted(live, _) => Some(live.id),
         _ => None,
@@ -355,7 +358,7 @@ fn one_instance_alone_in_its_slot_gets_the_step_of_its_state() {
             Healthy,
             Drained,
             &["0: move web-0: wanted version"],
-            &["0: move web-0 in place"],
+            &["0: prepare the successor of web-0"],
         ),
         (
             1,
@@ -458,6 +461,46 @@ fn in_place_an_instance_is_stopped_when_its_successor_is_prepared() {
             "{program:?}, {machine:?}, {is_prepared}"
         );
     }
+}
+
+#[test]
+fn in_place_an_instance_leaves_its_machine_when_its_successor_is_prepared() {
+    use Machine::{Drained, DrainedByForce};
+    use Program::{Failed, Healthy, Unhealthy};
+    let table: [(Program, Machine, bool, &str); 8] = [
+        (Healthy, Drained, false, "0: await the successor of web-0"),
+        (Healthy, Drained, true, "0: move web-0 to its successor"),
+        // Nothing is lost by moving it at once.
+        (Unhealthy, Drained, false, "0: move web-0 in place"),
+        (Unhealthy, Drained, true, "0: move web-0 to its successor"),
+        (Failed, Drained, false, "0: replace ended web-0: stop first"),
+        (Failed, Drained, true, "0: replace ended web-0: stop first"),
+        (Healthy, DrainedByForce, false, "0: move web-0 in place"),
+        (
+            Healthy,
+            DrainedByForce,
+            true,
+            "0: move web-0 to its successor",
+        ),
+    ];
+    for (program, machine, is_prepared, step) in table {
+        let scene = Scene::new(1, &[made(0, 1, program, machine)]).in_place();
+        let scene = scene.with_successor(0, is_prepared);
+        assert_eq!(
+            scene.words(),
+            [step],
+            "{program:?}, {machine:?}, {is_prepared}"
+        );
+    }
+}
+
+/// Both may not be down at once: the second one waits until the first one's successor serves.
+#[test]
+fn in_place_of_two_prepared_moves_one_stops_at_a_time() {
+    let leaving = |slot| made(slot, 1, Program::Healthy, Machine::Drained);
+    let scene = Scene::new(2, &[leaving(0), leaving(1)]).in_place();
+    let scene = scene.with_successor(0, true).with_successor(1, true);
+    assert_eq!(scene.words(), ["0: move web-0 to its successor"]);
 }
 
 #[test]
@@ -739,6 +782,8 @@ fn disturbing(steps: &[SlotStep<'_, '_>]) -> (usize, usize) {
     let (mut updates, mut moves) = (0, 0);
     for step in steps {
         match step.action {
+            // The successor of an instance of the wanted version is for another machine.
+            SlotAction::Prepare(live) if works(live) && live.current => moves += 1,
             SlotAction::UpdateBeside(live)
             | SlotAction::Prepare(live)
             | SlotAction::UpdateInPlace(live)
@@ -746,7 +791,11 @@ fn disturbing(steps: &[SlotStep<'_, '_>]) -> (usize, usize) {
             {
                 updates += 1;
             }
-            SlotAction::MoveBeside(live, _) | SlotAction::MoveInPlace(live) if works(live) => {
+            SlotAction::MoveBeside(live, _)
+            | SlotAction::MoveInPlace(live)
+            | SlotAction::MoveToSuccessor(live)
+                if works(live) =>
+            {
                 moves += 1;
             }
             _ => {}
@@ -806,7 +855,8 @@ proptest! {
                 // An agent of an earlier version prepares nothing: the instance is stopped at once.
                 SlotAction::Prepare(live)
                 | SlotAction::UpdateInPlace(live)
-                | SlotAction::MoveInPlace(live) => live.healthy(),
+                | SlotAction::MoveInPlace(live)
+                | SlotAction::MoveToSuccessor(live) => live.healthy(),
                 _ => false,
             });
             (budget.down, stopped.count())
@@ -849,16 +899,19 @@ proptest! {
     }
 
     #[test]
-    fn in_place_no_instance_is_updated_without_a_prepared_successor(scene in scenes()) {
+    fn in_place_no_instance_is_replaced_without_a_prepared_successor(scene in scenes()) {
         let scene = scene.in_place();
         scene.decided(|slots, _, steps| {
             for step in steps {
-                let SlotAction::UpdateInPlace(live) = step.action else {
-                    continue;
+                let (live, may_be_stopped) = match step.action {
+                    SlotAction::UpdateInPlace(live) | SlotAction::MoveToSuccessor(live) => (live, false),
+                    // No successor of an earlier version is prepared.
+                    SlotAction::MoveInPlace(live) => (live, !live.current || !live.healthy()),
+                    _ => continue,
                 };
                 let mut here = slots.iter().filter(|slot| slot.number == step.slot);
                 let is_prepared = here.any(|slot| slot.successor.is_some_and(LiveInstance::is_prepared));
-                prop_assert!(is_prepared || live.forced_out, "{}", words(step));
+                prop_assert!(is_prepared || live.forced_out || may_be_stopped, "{}", words(step));
             }
             Ok(())
         })?;

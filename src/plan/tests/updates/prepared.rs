@@ -287,3 +287,74 @@ fn what_a_lost_machine_had_is_replaced_where_its_successor_is_prepared() {
         assert_eq!(world.running("web"), 1);
     }
 }
+
+/// The instances of the drained machine end when their successors can start.
+#[test]
+fn a_drain_in_place_stops_nothing_before_its_successor_is_prepared() {
+    let mut world = running(2);
+    let (old, node, assignment) = world.wanted("web").remove(0);
+    world.missing.insert(assignment.image.clone());
+    world.drain(&node, true);
+    world.settle();
+    assert_eq!(world.only("web"), old);
+    assert_eq!(world.running("web"), 1);
+    let [next] = &world.prepared("web")[..] else {
+        panic!("one instance is prepared");
+    };
+    let next = next.instance.clone();
+    assert_ne!(world.snapshot().instances[&next].node, node);
+    let conditions = world.status("web").conditions;
+    let drain = conditions.iter().find(|one| one.kind == "DrainBlocked");
+    let why = &drain.expect("the drain is blocked").message;
+    let begin = format!(
+        "{old} can't leave {node} yet: its successor cannot start: ImagePullFailed: {next}: "
+    );
+    assert!(why.starts_with(&begin), "{why}");
+
+    world.missing.clear();
+    world.roll_out();
+    assert_eq!(world.only("web"), next, "what was prepared starts");
+    assert_eq!(world.running("web"), 1);
+    assert!(world.prepared("web").is_empty());
+    let status = world.status("web");
+    assert_eq!(status.phase, WorkloadPhase::Running);
+    assert!(
+        status
+            .conditions
+            .iter()
+            .all(|one| one.kind != "DrainBlocked")
+    );
+    let stops = world.events("Stopping");
+    assert!(
+        stops
+            .iter()
+            .any(|why| why.contains("its machine is drained"))
+    );
+}
+
+#[test]
+fn a_drain_that_is_taken_back_removes_the_prepared_successor() {
+    let mut world = running(2);
+    let (old, node, assignment) = world.wanted("web").remove(0);
+    world.missing.insert(assignment.image.clone());
+    world.drain(&node, true);
+    world.settle();
+    assert_eq!(world.prepared("web").len(), 1);
+    world.drain(&node, false);
+    world.settle();
+    assert!(world.prepared("web").is_empty());
+    assert_eq!(world.only("web"), old);
+    assert_eq!(world.running("web"), 1);
+}
+
+#[test]
+fn a_drain_by_force_waits_for_no_preparation() {
+    let mut world = running(2);
+    let (_, node, assignment) = world.wanted("web").remove(0);
+    world.missing.insert(assignment.image.clone());
+    world.drain_by_force(&node);
+    world.settle();
+    assert_eq!(world.running("web"), 0);
+    let (_, now, _) = world.wanted("web").remove(0);
+    assert_ne!(now, node);
+}
