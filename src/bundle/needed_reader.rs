@@ -63,8 +63,9 @@ struct Walk<'a> {
 impl Walk<'_> {
     /// Fields that are not written, and had to be in an earlier version.
     fn absent(&mut self, root: &YamlNode) {
+        let kind = self.kind;
         let once_required = fields::all().filter(|field| field.optional_since > 1);
-        for field in once_required.filter(|field| field.kind == self.kind) {
+        for field in once_required.filter(|field| field.kind == kind) {
             let Some((parent, key)) = locate(root, field.parent()) else {
                 continue;
             };
