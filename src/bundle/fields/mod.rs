@@ -315,6 +315,6 @@ mod tests {
         let names: Vec<_> = children(DocumentKind::Namespace, "")
             .map(Field::name)
             .collect();
-        assert_eq!(names, ["apiVersion", "kind", "metadata"]);
+        assert_eq!(names, ["apiVersion", "kind", "metadata", "spec"]);
     }
 }

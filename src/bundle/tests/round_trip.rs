@@ -246,12 +246,17 @@ fn workloads() -> impl Strategy<Value = Workload> {
                             UpdateStrategyType::Rolling
                         },
                         rolling: RollingUpdate {
-                            max_surge: if percent {
-                                MaxSurge::Percent(surge)
-                            } else {
-                                MaxSurge::Count(surge)
+                            max_surge: match (flag, percent) {
+                                // A daemon has one instance on each machine.
+                                (true, _) => MaxSurge::Count(surge % 2),
+                                (false, true) => MaxSurge::Percent(surge),
+                                (false, false) => MaxSurge::Count(surge),
                             },
-                            ..RollingUpdate::default()
+                            max_unavailable: match (flag, percent) {
+                                (true, true) => MaxSurge::Percent(25),
+                                (true, false) => MaxSurge::Count(3),
+                                (false, _) => MaxSurge::default(),
+                            },
                         },
                         progress_deadline_seconds: deadline,
                         auto_rollback: flag,

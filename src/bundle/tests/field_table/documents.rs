@@ -53,8 +53,11 @@ pub(super) fn set(document: &mut Value, field: &Field, value: Value) {
         };
     }
     let place = place.as_object_mut().unwrap();
-    for other in excluded(field.path) {
-        place.remove(*other);
+    // A written `false` is no target of a route, and takes no other one's place.
+    if value != false {
+        for other in excluded(field.path) {
+            place.remove(*other);
+        }
     }
     if field.path == "spec.tolerations[].operator" && value == "Equal" {
         place.insert("value".to_owned(), json!("db"));
