@@ -360,7 +360,9 @@ pub(super) fn meant_kind(word: &str, kinds: &[NamedKind]) -> Option<String> {
     if let Some((_, instead)) = elsewhere {
         return Some(format!("KAT has {instead}"));
     }
-    let words = kinds.iter().flat_map(|kind| kind.words());
+    // Of two words that are equally near the plural is proposed.
+    let plurals = kinds.iter().map(|kind| kind.plural());
+    let words = plurals.chain(kinds.iter().flat_map(|kind| kind.words()));
     let near = nearest_name(word, words)?;
     Some(format!("did you mean `{near}`?"))
 }
