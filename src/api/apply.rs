@@ -225,7 +225,8 @@ impl WorkloadWrite<'_> {
             entry.map_or(0, |entry| entry.meta.revision),
         ));
         let mut operations = decided.operations;
-        operations.extend(self.files(&key, entry.map(|entry| &entry.files), generation));
+        let stored = entry.map(|entry| &entry.files);
+        operations.extend(self.files(&key, stored, generation, same_generation));
         let meta_key = keys::workload_meta(&key.namespace, &key.name);
         operations.push(put(meta_key, &decided.meta)?);
         let (reason, message) = self.cause.event(entry.is_none(), generation, self.caller);
@@ -413,12 +414,14 @@ impl WorkloadWrite<'_> {
         }
     }
 
-    /// Writes the files that changed, deletes those that no longer exist, and archives all of them.
+    /// Writes the files that changed, deletes those that no longer exist, and archives all of them. A
+    /// generation that stays loses them too: a rollback to it would bring them back.
     fn files(
         &self,
         key: &WorkloadKey,
         stored: Option<&BTreeMap<String, Stored<std::sync::Arc<str>>>>,
         generation: u64,
+        generation_stays: bool,
     ) -> Vec<WriteOperation> {
         let (namespace, name) = (&key.namespace, &key.name);
         let mut operations = Vec::new();
@@ -433,9 +436,12 @@ impl WorkloadWrite<'_> {
         }
         for file in stored.into_iter().flat_map(BTreeMap::keys) {
             if !self.submission.files.contains_key(file) {
-                operations.push(WriteOperation::Delete(keys::manifest(
-                    namespace, name, file,
-                )));
+                let stored = keys::manifest(namespace, name, file);
+                operations.push(WriteOperation::Delete(stored));
+                if generation_stays {
+                    let archived = keys::archive_file(namespace, name, generation, file);
+                    operations.push(WriteOperation::Delete(archived));
+                }
             }
         }
         operations

@@ -1,59 +1,101 @@
 //! Texts that a user changes in an editor.
 
 use std::{
-    env,
-    ffi::OsString,
-    io::{IsTerminal, Write},
-    process::Command,
+    fs::Permissions,
+    io::{self, IsTerminal},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus},
 };
 
-use crate::errors::CliError;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{errors::CliError, output::plain};
 
 /// The editor where no variable names one.
-const DEFAULT: &str = "vi";
+const USUAL_EDITOR: &str = "vi";
 /// Start of the lines that [`with_remarks`] adds, which are taken out again.
 const REMARK: &str = "#! ";
 
-/// The text as the user leaves it.
+/// The user's editor.
+pub(super) struct Editor {
+    /// As the shell runs it: it may have arguments.
+    command: String,
+}
+
+impl Editor {
+    /// `instead` is the hint where there is neither a variable nor a terminal.
+    pub(super) fn of_environment(instead: &str) -> Result<Self, CliError> {
+        let named = ["VISUAL", "EDITOR"].into_iter().find_map(|name| {
+            let value = std::env::var(name).ok()?;
+            (!value.trim().is_empty()).then_some(value)
+        });
+        match named {
+            Some(command) => Ok(Self { command }),
+            None if io::stdin().is_terminal() => Ok(Self {
+                command: USUAL_EDITOR.to_owned(),
+            }),
+            None => Err(CliError::usage(format!(
+                "there is no terminal for `{USUAL_EDITOR}`, and VISUAL and EDITOR are not set"
+            ))
+            .hinted(instead)),
+        }
+    }
+
+    /// Opens the files and waits until the editor ends. Ctrl-C is for the editor.
+    pub(super) async fn open(
+        &self,
+        folder: &Path,
+        names: &[String],
+    ) -> Result<ExitStatus, CliError> {
+        let failed = |error: io::Error| {
+            CliError::failed(format!(
+                "the editor `{}` cannot be started: {error}",
+                plain(&self.command)
+            ))
+        };
+        let paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg(format!("{} \"$@\"", self.command))
+            .arg(&self.command)
+            .args(paths);
+        // While this is held, the signal does not end katcall.
+        let _ignored = signal(SignalKind::interrupt()).map_err(failed)?;
+        let ended = tokio::task::spawn_blocking(move || command.status()).await;
+        ended
+            .map_err(|error| CliError::failed(format!("the editor: {error}")))?
+            .map_err(failed)
+    }
+}
+
+/// A folder that only its owner can enter, whatever the umask: editors put copies beside a file.
+pub(super) fn private_folder() -> io::Result<tempfile::TempDir> {
+    tempfile::Builder::new()
+        .prefix("katcall-")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir()
+}
+
+/// The text as the user leaves it; `instead` is the hint where nothing can be edited.
 ///
 /// # Errors
 /// There is no terminal, or the editor fails.
-pub(super) fn edit(name: &str, text: &str) -> Result<String, CliError> {
-    if !std::io::stdin().is_terminal() {
-        return Err(CliError::usage("there is no terminal for an editor")
-            .hinted("`katcall config set` changes settings in scripts"));
-    }
-    let failed =
-        |error: std::io::Error| CliError::failed(format!("`{name}` can't be edited: {error}"));
-    // Only the user can read the folder, and the file keeps its name, by which editors know its kind.
-    let folder = tempfile::tempdir().map_err(failed)?;
+pub(super) async fn edit(name: &str, text: &str, instead: &str) -> Result<String, CliError> {
+    let editor = Editor::of_environment(instead)?;
+    let failed = |error: io::Error| CliError::failed(format!("cannot edit `{name}`: {error}"));
+    // The file keeps its name, by which editors know its kind.
+    let folder = private_folder().map_err(failed)?;
     let path = folder.path().join(name);
-    let mut file = std::fs::File::create_new(&path).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)?;
-    drop(file);
-    let editor = editor();
-    // The variable may hold arguments too.
-    let status = Command::new("/bin/sh")
-        .arg("-c")
-        .arg("exec $KAT_EDITOR \"$1\"")
-        .arg("sh")
-        .arg(&path)
-        .env("KAT_EDITOR", &editor)
-        .status()
-        .map_err(failed)?;
+    std::fs::write(&path, text).map_err(failed)?;
+    let status = editor.open(folder.path(), &[name.to_owned()]).await?;
     if !status.success() {
         return Err(CliError::failed(format!(
-            "the editor `{}` failed ({status}); nothing was changed",
-            editor.display()
+            "the editor ended with {status}; nothing was changed"
         )));
     }
     std::fs::read_to_string(&path).map_err(failed)
-}
-
-fn editor() -> OsString {
-    let named = ["VISUAL", "EDITOR"].into_iter().filter_map(env::var_os);
-    let mut named = named.filter(|editor| !editor.is_empty());
-    named.next().unwrap_or_else(|| DEFAULT.into())
 }
 
 /// The text below what is wrong with it.
@@ -71,6 +113,13 @@ pub(super) fn without_remarks(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_owner_can_enter_the_folder_of_an_editor() {
+        let folder = private_folder().unwrap();
+        let mode = folder.path().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o700);
+    }
 
     #[test]
     fn remarks_are_above_the_text_and_taken_out_again() {

@@ -163,7 +163,7 @@ fn in_words(error: &Error, words: &[OsString]) -> Option<(String, String)> {
                 .map(|near| format!("did you mean `{near}`?"))
                 .or_else(|| with_separator(&command, words, &word))
                 .unwrap_or_else(see_help);
-            Some((format!("`{word}` is not expected here"), hint))
+            Some((format!("unexpected argument `{word}`"), hint))
         }
         ErrorKind::MissingRequiredArgument => {
             let missing: Vec<String> = texts(ContextKind::InvalidArg)
@@ -251,7 +251,7 @@ fn usage(error: &Error) -> Option<String> {
     };
     let usage = usage.to_string();
     let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
-    Some(format!("it goes like `{usage}`"))
+    Some(format!("usage: `{usage}`"))
 }
 
 /// The name of an argument in a message: `a kind` for a positional one, ``a value of `--output` ``

@@ -280,11 +280,12 @@ fn another_comment_keeps_the_generation() {
         (outcome.outcome, outcome.metadata.generation),
         (WriteOutcome::Updated, 4)
     );
-    assert!(
-        keys_of(&operations)
-            .iter()
-            .any(|key| key.starts_with('-') && key.ends_with("job.kat"))
-    );
+    // A rollback to this generation does not bring the file back either.
+    let keys = keys_of(&operations);
+    for folder in ["desired/default/web/manifest", "archive/default/web/4"] {
+        let removed = format!("-/kat/workloads/{folder}/job.kat");
+        assert!(keys.contains(&removed), "{removed} is not in {keys:?}");
+    }
 }
 
 fn refused(apply: &WorkloadWrite<'_>, snapshot: &Snapshot) -> &'static str {

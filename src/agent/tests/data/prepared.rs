@@ -103,7 +103,7 @@ async fn an_image_that_cannot_be_pulled_is_reported_and_pulled_again() {
     bench.soon().await;
     let failed = (
         InstancePhase::Pulling,
-        "ImagePullFailed".to_owned(),
+        "ImageNotFound".to_owned(),
         "manifest unknown".to_owned(),
     );
     assert_eq!(bench.said(&next.instance), failed);

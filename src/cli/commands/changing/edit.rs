@@ -2,13 +2,11 @@
 
 use std::{
     io::{self, IsTerminal, Write},
-    path::{Path, PathBuf},
-    process::{Command, ExitStatus},
+    path::Path,
 };
 
 use clap::Args;
 use tempfile::TempDir;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     apply::{
@@ -18,11 +16,17 @@ use super::{
     output_folder::{self, ExistingFiles},
     stored_files::{self, StoredFiles, StoredWorkload, StoredWorkloadArgs},
 };
-use crate::{CliSession, INTERRUPTED, console::Console, errors::CliError, output::plain};
+use crate::{
+    CliSession, INTERRUPTED,
+    console::Console,
+    editor::{self, Editor},
+    errors::CliError,
+    output::plain,
+};
 use kat_bundle::{DocumentKind, SourceFile, read_folder};
 
-/// The editor where VISUAL and EDITOR name none.
-const USUAL_EDITOR: &str = "vi";
+/// The hint where nothing can be edited.
+const INSTEAD: &str = "`katcall export NAME -o DIR`, change the files, and `katcall apply DIR`";
 
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
@@ -31,13 +35,10 @@ pub(crate) struct EditArgs {
 }
 
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &EditArgs) -> Result<u8, CliError> {
-    let editor = Editor::of_environment()?;
+    let editor = Editor::of_environment(INSTEAD)?;
     let workload = arguments.which.workload()?;
     let stored = stored_files::fetch(session, &workload, None).await?;
-    // Only its owner can enter it.
-    let folder = tempfile::Builder::new()
-        .prefix("katcall-")
-        .tempdir()
+    let folder = editor::private_folder()
         .map_err(|error| CliError::failed(format!("no folder for the files: {error}")))?;
     let files = output_folder::files_of(&stored.files)?;
     output_folder::write(folder.path(), &files, ExistingFiles::Replace)?;
@@ -155,53 +156,6 @@ fn names_of(files: &[SourceFile]) -> Vec<String> {
         .collect();
     names.sort_by_key(|name| order(name).unwrap_or(usize::MAX));
     names
-}
-
-struct Editor {
-    /// As the shell runs it: it may have arguments.
-    command: String,
-}
-
-impl Editor {
-    fn of_environment() -> Result<Self, CliError> {
-        let named = ["VISUAL", "EDITOR"].into_iter().find_map(|name| {
-            let value = std::env::var(name).ok()?;
-            (!value.trim().is_empty()).then_some(value)
-        });
-        match named {
-            Some(command) => Ok(Self { command }),
-            None if io::stdin().is_terminal() => Ok(Self {
-                command: USUAL_EDITOR.to_owned(),
-            }),
-            None => Err(CliError::usage(format!(
-                "there is no terminal for `{USUAL_EDITOR}`, and VISUAL and EDITOR are not set"
-            ))
-            .hinted("`katcall export NAME -o DIR`, change the files, and `katcall apply DIR`")),
-        }
-    }
-
-    /// Opens the files and waits until the editor ends. Ctrl-C is for the editor.
-    async fn open(&self, folder: &Path, names: &[String]) -> Result<ExitStatus, CliError> {
-        let failed = |error: io::Error| {
-            CliError::failed(format!(
-                "the editor `{}` cannot be started: {error}",
-                plain(&self.command)
-            ))
-        };
-        let paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
-        let mut command = Command::new("sh");
-        command
-            .arg("-c")
-            .arg(format!("{} \"$@\"", self.command))
-            .arg(&self.command)
-            .args(paths);
-        // While this is held, the signal does not end katcall.
-        let _ignored = signal(SignalKind::interrupt()).map_err(failed)?;
-        let ended = tokio::task::spawn_blocking(move || command.status()).await;
-        ended
-            .map_err(|error| CliError::failed(format!("the editor: {error}")))?
-            .map_err(failed)
-    }
 }
 
 /// Whether a person can answer a question.

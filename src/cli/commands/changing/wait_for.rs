@@ -146,7 +146,7 @@ async fn until<T: ListableItem>(
             biased;
             () = tokio::time::sleep_until(deadline) => {
                 drop(progress);
-                let message = format!("it is not so that {title} {}: {last}", what.words());
+                let message = format!("timed out waiting until {title} {}: {last}", what.words());
                 let command = match object.kind {
                     Some(NamedKind::Workload | NamedKind::Instance | NamedKind::Node) => "why",
                     _ => "describe",

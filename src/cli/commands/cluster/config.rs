@@ -209,7 +209,14 @@ async fn edit(session: &CliSession<'_>, dry_run: bool) -> Result<(), CliError> {
     let mut shown = original.clone();
     let mut written = original.clone();
     loop {
-        let text = editor::without_remarks(&editor::edit(FILE, &shown)?);
+        let text = editor::without_remarks(
+            &editor::edit(
+                FILE,
+                &shown,
+                "`katcall config set` changes settings in scripts",
+            )
+            .await?,
+        );
         if text == original {
             return session.console.line("configuration unchanged");
         }
