@@ -75,6 +75,7 @@ pub const CLUSTER_SETTINGS: &[ClusterSetting] = &[
     setting("agentTickSeconds", OfMachines("machines report this often; nothing restarts")),
     setting("nodeLossTimeoutSeconds", OfMachines("a silent machine counts as lost after this time; a lower value counts once every machine has confirmed it; nothing restarts")),
     setting("mtu", OfMachines("the overlay has it at once, and containers that start from now on; running containers keep theirs until they are restarted")),
+    setting("isolation", OfLeader("workloads reach those of other namespaces, as without it; nothing restarts")),
 ];
 
 impl ClusterSetting {

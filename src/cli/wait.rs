@@ -125,6 +125,8 @@ pub(super) async fn until_running(
                     state.title()
                 )));
             }
+            // Its instances, which say more, are still to come.
+            WaitVerdict::Failed(_) if !known => {}
             WaitVerdict::Failed(reason) => {
                 drop(progress);
                 print_troubles(session, &state, None).await;

@@ -26,7 +26,7 @@ async fn a_failed_pull_has_podmans_words_and_grows_rarer() {
         bench.said(&web.instance),
         (
             InstancePhase::Pulling,
-            "ImagePullFailed".to_owned(),
+            "ImageNotFound".to_owned(),
             "manifest unknown".to_owned()
         )
     );
@@ -340,7 +340,7 @@ async fn a_failed_pull_of_a_sidecars_image_names_the_sidecar_and_its_image() {
         bench.said(&web.instance),
         (
             InstancePhase::Pulling,
-            "ImagePullFailed".to_owned(),
+            "ImageNotFound".to_owned(),
             "image registry.lab:5000/proxy:1 of sidecar proxy: manifest unknown".to_owned()
         )
     );

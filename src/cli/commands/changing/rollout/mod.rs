@@ -328,27 +328,18 @@ pub(crate) async fn history(
     if let Some(format) = arguments.output {
         return output::document(console, format, &list);
     }
-    let mut table = Table::new(vec![
-        "GENERATION",
-        "APPLIED",
-        "BY",
-        "CHANGE",
-        "REPLICAS",
-        "GOOD",
-        "IMAGE",
-    ]);
+    let mut table = Table::new(vec!["GENERATION", "APPLIED", "BY", "CHANGE", "IMAGE"]);
     for one in &list.items {
         table.row(vec![
-            Cell::new(match one.current {
-                true => format!("{} (current)", one.generation),
-                false => one.generation.to_string(),
+            Cell::new(match (one.current, one.good) {
+                (true, _) => format!("{} (current)", one.generation),
+                (false, true) => format!("{} (good)", one.generation),
+                // One that was overtaken before it was healthy is not known to be bad.
+                (false, false) => one.generation.to_string(),
             }),
             Cell::new(time::to_the_second(one.applied)),
             Cell::new(who(one)),
             Cell::new(change(one)),
-            Cell::new(one.replicas.to_string()),
-            // One that was overtaken before it was healthy is not known to be bad.
-            Cell::new(if one.good { "yes" } else { "" }),
             Cell::new(short_image(&one.image)),
         ]);
     }
@@ -369,7 +360,7 @@ fn change(one: &GenerationView) -> String {
         Some(Origin::Applied) => "applied".to_owned(),
         Some(Origin::RolledBack) => format!("rolled back{of}"),
         Some(Origin::RolledBackItself) => format!("went back{of}"),
-        Some(Origin::Scaled) => "scaled".to_owned(),
+        Some(Origin::Scaled) => format!("scaled to {}", one.replicas),
         Some(Origin::Restarted) => "restarted".to_owned(),
         Some(Origin::ImageSet) => "image set".to_owned(),
         Some(Origin::SecretChanged) => "secret changed".to_owned(),
