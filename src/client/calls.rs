@@ -24,6 +24,9 @@ use kat_types::{
 const MAX_WATCH_LINE: usize = 8 << 20;
 /// Longest line of a log stream, bytes.
 const MAX_LOG_LINE: usize = 1 << 20;
+/// Longest list of a machine's instances that are gone, bytes: no machine may fill the leader's
+/// memory.
+const MAX_GONE: usize = 64 << 10;
 
 /// How a workload or a namespace is deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -292,11 +295,11 @@ impl Client {
         uid: Option<&str>,
     ) -> Result<GoneInstances, ClientError> {
         let route = RequestPath::gone_instances(namespace, workload)?;
-        let route = match uid {
-            Some(uid) => route.with("goneOf", uid),
-            None => route,
+        let Some(uid) = uid else {
+            return self.get(route).await;
         };
-        self.get(route).await
+        let request = ApiRequest::get(route.with("goneOf", uid));
+        decode(&self.send_within(&request, MAX_GONE).await?)
     }
 
     /// The log of one instance. A followed log is silent while the program is.

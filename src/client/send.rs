@@ -70,11 +70,20 @@ struct FailedAttempt {
 impl Client {
     /// Sends the request and reads the complete response.
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<ApiResponse, ClientError> {
-        self.repeat(request, |endpoint, response| async move {
+        self.send_within(request, MAX_ANSWER).await
+    }
+
+    /// Like [`Self::send`], for a response that has at most `limit` bytes.
+    pub(super) async fn send_within(
+        &self,
+        request: &ApiRequest,
+        limit: usize,
+    ) -> Result<ApiResponse, ClientError> {
+        self.repeat(request, move |endpoint, response| async move {
             let status = response.status().as_u16();
             let etag = response.headers().get(header::ETAG);
             let etag = etag.and_then(|etag| etag.to_str().ok().map(str::to_owned));
-            let body = read(response, MAX_ANSWER, &endpoint).await?;
+            let body = read(response, limit, &endpoint).await?;
             Ok(ApiResponse {
                 endpoint,
                 status,

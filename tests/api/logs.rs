@@ -209,3 +209,29 @@ async fn instances_that_are_gone_are_listed_and_read_by_the_workloads_identity()
     let other = "/v1alpha1/n/default/workloads/web/gone-instances";
     assert_eq!(server.get(&server.deploy, other).await.0, 403);
 }
+
+#[tokio::test]
+async fn a_machine_that_is_not_ready_is_not_asked_what_is_gone() {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    for (name, phase) in [("n4", "Ready"), ("n5", "NotReady")] {
+        let registration =
+            kat_types::store::records::NodeRegistration::new(name, jiff::Timestamp::UNIX_EPOCH);
+        let status = json!({"schema": 1, "phase": phase});
+        server
+            .write(&[
+                put(keys::registration(name), &registration),
+                put(keys::node_status(name), &status),
+            ])
+            .await;
+    }
+    let path = format!("{WEB}/gone-instances");
+    let (status, found) = server.get(&server.read, &path).await;
+    assert_eq!(status, 200);
+    let asked = server.logs.asked_nodes.lock().clone();
+    assert!(asked.contains(&"n4".to_owned()), "{asked:?}");
+    assert!(!asked.contains(&"n5".to_owned()), "{asked:?}");
+    let away = found["away"].as_array().unwrap();
+    assert_eq!(away.len(), 1, "{found}");
+    assert_eq!(away[0]["node"], "n5");
+}

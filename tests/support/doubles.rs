@@ -32,6 +32,8 @@ pub(crate) struct SaidLogs {
     pub asked_gone: Mutex<Vec<(LoggedWorkload, String)>>,
     /// The instances that are gone, with the uid of their workload.
     pub gone: Mutex<Vec<(String, GoneInstance)>>,
+    /// The machines that were to be asked for the last list of them.
+    pub asked_nodes: Mutex<Vec<String>>,
 }
 
 impl SaidLogs {
@@ -77,7 +79,8 @@ impl InstanceLogs for SaidLogs {
         })
     }
 
-    async fn gone(&self, workload: &LoggedWorkload, _: &[String]) -> GoneInstances {
+    async fn gone(&self, workload: &LoggedWorkload, nodes: &[String]) -> GoneInstances {
+        *self.asked_nodes.lock() = nodes.to_vec();
         let asked = (workload.clone(), String::new());
         self.asked_gone.lock().push(asked);
         let gone = self.gone.lock();

@@ -7,6 +7,7 @@
 //! which is never used again, and the time in which the machine had the instance.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::Arc,
@@ -26,7 +27,7 @@ use kat_host::files::{self, FileAccess};
 use kat_types::assignment::Assignment;
 
 /// Instances that are gone and kept, of one workload.
-const MOST_OF_A_WORKLOAD: usize = 20;
+pub(crate) const MOST_OF_A_WORKLOAD: usize = 20;
 /// Instances that are gone and kept, of all workloads.
 const MOST: usize = 400;
 /// Largest file in bytes.
@@ -171,11 +172,14 @@ impl InstanceHistory {
         known.schema = 1;
         for (id, assignment) in assignments {
             let held = known.instances.entry(id.clone());
-            held.or_insert_with(|| HeldInstance::of(assignment, now));
+            let held = held.or_insert_with(|| HeldInstance::of(assignment, now));
+            // A list that lacked it, such as one of a restored store, was not the last word.
+            held.until = None;
         }
         for (id, held) in &mut known.instances {
             if held.until.is_none() && !assignments.contains_key(id) {
-                held.until = Some(now);
+                // The clock may have been set back.
+                held.until = Some(now.max(held.since));
             }
         }
         shorten(&mut known.instances);
@@ -183,27 +187,50 @@ impl InstanceHistory {
     }
 }
 
-/// Removes the oldest instances that are gone, of a workload with too many, and while there are too
-/// many in all, of the workload with most: no workload makes the machine forget another's.
+/// Removes the oldest instances that are gone, of a workload with too many. While there are too many
+/// in all, the namespace with most loses one of its workload with most; among equals, the oldest one
+/// goes. So no namespace makes the machine forget another's, with however many workloads.
 fn shorten(instances: &mut BTreeMap<String, HeldInstance>) {
-    let mut gone: BTreeMap<String, BTreeSet<(Timestamp, String)>> = BTreeMap::new();
+    // By namespace and by the workload's uid.
+    let mut gone: BTreeMap<String, BTreeMap<String, BTreeSet<(Timestamp, String)>>> =
+        BTreeMap::new();
     for (id, held) in &*instances {
         if let Some(until) = held.until {
-            let of_workload = gone.entry(held.workload_uid.clone()).or_default();
+            let of_namespace = gone.entry(held.namespace.clone()).or_default();
+            let of_workload = of_namespace.entry(held.workload_uid.clone()).or_default();
             of_workload.insert((until, id.clone()));
         }
     }
-    let mut count: usize = gone.values().map(BTreeSet::len).sum();
-    while let Some(most) = gone.values_mut().max_by_key(|one| one.len()) {
-        if most.len() <= MOST_OF_A_WORKLOAD && count <= MOST {
-            return;
+    let mut count = 0;
+    for of_workload in gone.values_mut().flat_map(BTreeMap::values_mut) {
+        while of_workload.len() > MOST_OF_A_WORKLOAD {
+            let Some((_, id)) = of_workload.pop_first() else {
+                break;
+            };
+            instances.remove(&id);
         }
-        let Some((_, id)) = most.pop_first() else {
+        count += of_workload.len();
+    }
+    while count > MOST {
+        let of_namespace = gone.values_mut().max_by_key(|workloads| {
+            let size: usize = workloads.values().map(BTreeSet::len).sum();
+            (size, Reverse(workloads.values().filter_map(oldest).min()))
+        });
+        let of_workload = of_namespace.and_then(|workloads| {
+            let workloads = workloads.values_mut();
+            workloads.max_by_key(|workload| (workload.len(), Reverse(oldest(workload))))
+        });
+        let Some((_, id)) = of_workload.and_then(BTreeSet::pop_first) else {
             return;
         };
         instances.remove(&id);
         count -= 1;
     }
+}
+
+/// When the first of these instances went.
+fn oldest(gone: &BTreeSet<(Timestamp, String)>) -> Option<Timestamp> {
+    gone.first().map(|(until, _)| *until)
 }
 
 #[cfg(test)]
@@ -303,6 +330,56 @@ mod tests {
         }
         shorten(&mut instances);
         assert_eq!(instances.len(), MOST);
+    }
+
+    /// The attack: one namespace with very many workloads, each with few instances.
+    #[test]
+    fn a_namespace_with_many_workloads_makes_the_machine_forget_its_own_alone() {
+        let mut instances = BTreeMap::new();
+        let mut add = |id: String, namespace: &str, uid: &str, second: i64| {
+            let mut held = HeldInstance::of(&assignment("x", uid), at(0));
+            held.namespace = namespace.to_owned();
+            held.until = Some(at(second));
+            instances.insert(id, held);
+        };
+        // The victim's are the oldest of all, and of the largest workload.
+        for number in 0..10 {
+            add(format!("web-{number:05}"), "shop", "web", number);
+        }
+        for number in 0..450 {
+            let uid = format!("loud-{}", number / 2);
+            add(format!("loud-{number:05}"), "loud", &uid, 1000 + number);
+        }
+        shorten(&mut instances);
+        assert_eq!(instances.len(), MOST);
+        let of_shop = instances.values().filter(|one| one.namespace == "shop");
+        assert_eq!(of_shop.count(), 10);
+        // Among workloads of the same size the oldest one goes.
+        assert!(!instances.contains_key("loud-00000"));
+        assert!(instances.contains_key("loud-00449"));
+    }
+
+    #[test]
+    fn an_instance_that_is_on_a_list_again_is_not_gone() {
+        let history = history();
+        let there = list(&[("web-aaaaa", "u1")]);
+        history.note(&there, at(0));
+        history.note(&list(&[]), at(10));
+        assert_eq!(history.gone("shop", "web", "u1").len(), 1);
+        assert!(history.note(&there, at(20)));
+        assert!(history.gone("shop", "web", "u1").is_empty());
+        history.note(&list(&[]), at(30));
+        let gone = history.gone("shop", "web", "u1");
+        assert_eq!((gone[0].1.since, gone[0].1.until), (at(-60), Some(at(30))));
+    }
+
+    #[test]
+    fn no_instance_ends_before_its_beginning_though_the_clock_was_set_back() {
+        let history = history();
+        history.note(&list(&[("web-aaaaa", "u1")]), at(0));
+        history.note(&list(&[]), at(-3600));
+        let gone = history.gone("shop", "web", "u1");
+        assert_eq!(gone[0].1.until, Some(gone[0].1.since));
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 //! for others.
 
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -9,8 +10,12 @@ use std::{
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
+use tokio::time::{Instant, timeout_at};
 
-use crate::{cluster::peer_agents::PeerAgents, desired_state::instance_history::InstanceHistory};
+use crate::{
+    cluster::peer_agents::PeerAgents,
+    desired_state::instance_history::{InstanceHistory, MOST_OF_A_WORKLOAD},
+};
 use kat_api::{InstanceLogs, LogStream, LoggedWorkload, LogsError};
 use kat_client::{ClientError, JsonLines};
 use kat_systemd::{JournalQuery, LogEntry, LogError, LogSource, ManagerSource};
@@ -24,6 +29,8 @@ const LOOK_BACK: Duration = Duration::from_secs(20);
 /// Longest time for a machine to say which instances it had: one that does not answer does not hold
 /// up what the others know.
 const REMEMBER: Duration = Duration::from_secs(4);
+/// Longest time of one call in which machines say that: one call does not keep others waiting.
+const REMEMBER_IN_ALL: Duration = Duration::from_secs(10);
 /// Machines that are asked for that at once, by one call.
 const ASKED_AT_ONCE: usize = 8;
 
@@ -197,6 +204,10 @@ impl InstanceLogs for JournalLogs {
         let since = query
             .since
             .map_or(held.since, |since| since.max(held.since));
+        // journalctl refuses such times.
+        if held.until.is_some_and(|until| since >= until) {
+            return Ok(Some(Box::pin(stream::empty())));
+        }
         Ok(Some(self.lines(&JournalQuery {
             uid: held.uid,
             unit,
@@ -254,25 +265,10 @@ impl InstanceLogs for ClusterLogs {
         let mut others = nodes.to_vec();
         others.retain(|node| *node != self.node);
         let asked = others
-            .into_iter()
-            .map(|node| self.remembered(workload, node));
-        let asked: Vec<_> = asked.collect();
-        let mut answers = stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
-        while let Some((node, answer)) = answers.next().await {
-            match answer {
-                Ok(items) => found
-                    .items
-                    .extend(items.into_iter().map(|one| GoneInstance {
-                        // A machine speaks for itself alone.
-                        node: node.clone(),
-                        ..one
-                    })),
-                Err(message) => found.away.push(MachineAway {
-                    node: node.clone(),
-                    message,
-                }),
-            }
-        }
+            .iter()
+            .map(|node| self.remembered(workload, node.clone()));
+        let asked = asked.collect();
+        gather(&mut found, others, asked).await;
         found
     }
 
@@ -298,6 +294,39 @@ impl InstanceLogs for ClusterLogs {
             Err(error) => Err(refused(node, &error)),
         }
     }
+}
+
+/// Adds what the machines `nodes` say, each with its name. What a machine says is not trusted: it
+/// speaks for itself alone, of no more instances than it remembers of a workload.
+async fn gather<Asked>(found: &mut GoneInstances, nodes: Vec<String>, asked: Vec<Asked>)
+where
+    Asked: Future<Output = (String, Result<Vec<GoneInstance>, String>)>,
+{
+    let deadline = Instant::now() + REMEMBER_IN_ALL;
+    let mut silent: BTreeSet<String> = nodes.into_iter().collect();
+    let mut answers = stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
+    while let Ok(Some((node, answer))) = timeout_at(deadline, answers.next()).await {
+        silent.remove(&node);
+        match answer {
+            Ok(items) => {
+                let items = items.into_iter().take(MOST_OF_A_WORKLOAD);
+                found.items.extend(items.map(|one| GoneInstance {
+                    node: node.clone(),
+                    ..one
+                }));
+            }
+            Err(message) => found.away.push(MachineAway { node, message }),
+        }
+    }
+    found
+        .away
+        .extend(silent.into_iter().map(|node| MachineAway {
+            message: format!(
+                "the machine `{node}` was not asked to the end: the others took {} s",
+                REMEMBER_IN_ALL.as_secs()
+            ),
+            node,
+        }));
 }
 
 impl ClusterLogs {
@@ -467,5 +496,87 @@ mod tests {
         assert_eq!(previous(&machine, unmarked).await, ["a1"]);
         machine.user_manager(uid).set_unreachable(Some("gone"));
         assert_eq!(previous(&machine, before).await, ["a1"]);
+    }
+
+    fn gone(number: usize) -> GoneInstance {
+        GoneInstance {
+            instance: format!("web-{number}"),
+            node: "victim".to_owned(),
+            ..GoneInstance::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_machine_speaks_for_itself_alone_and_of_no_more_than_it_remembers() {
+        let mut found = GoneInstances::default();
+        let answers = [
+            ("mean", Ok((0..5000).map(gone).collect())),
+            ("n2", Ok(vec![gone(1)])),
+            ("n3", Err("away".to_owned())),
+        ];
+        let nodes = answers.iter().map(|(node, _)| (*node).to_owned()).collect();
+        let asked = answers.map(|(node, answer)| std::future::ready((node.to_owned(), answer)));
+        gather(&mut found, nodes, asked.into_iter().collect()).await;
+        let of = |node: &str| found.items.iter().filter(|one| one.node == node).count();
+        assert_eq!(found.items.len(), MOST_OF_A_WORKLOAD + 1);
+        assert_eq!((of("mean"), of("n2")), (MOST_OF_A_WORKLOAD, 1));
+        assert_eq!(found.away.len(), 1);
+        assert_eq!(found.away[0].node, "n3");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_whole_call_has_an_end_and_keeps_what_was_said_before_it() {
+        let mut found = GoneInstances::default();
+        let nodes: Vec<String> = (0..40).map(|number| format!("n{number:02}")).collect();
+        let asked = nodes.iter().cloned().map(|node| async move {
+            if node != "n00" {
+                tokio::time::sleep(REMEMBER).await;
+            }
+            (node, Ok::<_, String>(vec![gone(1)]))
+        });
+        let asked = asked.collect();
+        let began = Instant::now();
+        gather(&mut found, nodes, asked).await;
+        assert!(began.elapsed() < REMEMBER_IN_ALL + Duration::from_secs(1));
+        assert!(found.items.iter().any(|one| one.node == "n00"));
+        assert!(!found.away.is_empty());
+        assert_eq!(found.items.len() + found.away.len(), 40);
+    }
+
+    #[tokio::test]
+    async fn a_log_from_a_time_after_the_instances_end_is_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("instance-history.json");
+        let history = serde_json::json!({"schema": 1, "instances": {"web-aaaaa": {
+            "namespace": "shop", "workload": "web", "workloadUid": "u1", "uid": 20001,
+            "generation": 1, "unit": "kat-shop-web-aaaaa.service",
+            "since": "2026-11-20T09:00:00Z", "until": "2026-11-20T10:00:00Z",
+        }}});
+        std::fs::write(&path, history.to_string()).unwrap();
+        let logs = JournalLogs {
+            journal: Arc::new(Lines(vec![("a", None, "a1")])),
+            managers: Arc::new(FakeMachine::new()),
+            node: "n1".to_owned(),
+            history: InstanceHistory::stored(path),
+        };
+        let workload = LoggedWorkload {
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+            uid: "u1".to_owned(),
+        };
+        for (since, lines) in [
+            (None, 1),
+            (Some("2026-11-20T09:30:00Z"), 1),
+            (Some("2026-11-20T10:00:00Z"), 0),
+            (Some("2026-11-20T11:00:00Z"), 0),
+        ] {
+            let query = LogQuery {
+                since: since.map(|since| since.parse().unwrap()),
+                ..LogQuery::default()
+            };
+            let found = logs.open_gone(&workload, "n1", "web-aaaaa", query).await;
+            let found = found.unwrap().unwrap();
+            assert_eq!(found.count().await, lines, "{since:?}");
+        }
     }
 }

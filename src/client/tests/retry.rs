@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::{Calls, Server, quick};
-use crate::{Client, ClientError, Deletion};
+use crate::{Client, ClientError, ClientOptions, Deletion};
 use kat_types::api::{Scope, TokenRequest, WriteOutcome};
 
 fn error(status: StatusCode, word: &str) -> Response {
@@ -226,4 +226,27 @@ async fn an_answer_that_is_no_json_is_said_to_be_so() {
         error.to_string().ends_with("answered HTTP status 404"),
         "{error}"
     );
+}
+
+/// A machine's agent is no member of etcd, and may be anybody's.
+#[tokio::test]
+async fn a_machines_list_of_what_is_gone_is_read_to_a_bound() {
+    let path = "/v1alpha1/n/default/workloads/web/gone-instances";
+    let items = vec![json!({}); 100_000];
+    let router = Router::new().route(
+        path,
+        get(async move || Json(json!({"items": items})).into_response()),
+    );
+    let server = Server::start(router);
+    let options = ClientOptions {
+        retry_for: std::time::Duration::ZERO,
+        ..quick()
+    };
+    let client = Client::from_unix_socket(&server.path(), options).unwrap();
+    let told = client.gone_instances("default", "web", Some("u1")).await;
+    let error = told.unwrap_err();
+    assert!(matches!(error, ClientError::Answer { .. }), "{error}");
+    // The leader is trusted.
+    let told = client.gone_instances("default", "web", None).await;
+    assert_eq!(told.unwrap().items.len(), 100_000);
 }

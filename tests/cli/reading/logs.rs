@@ -163,6 +163,26 @@ fn instances_that_are_gone_are_shown_where_they_are_asked_for() {
     }
 }
 
+#[test]
+fn an_id_that_is_none_does_not_keep_the_other_logs_from_being_read() {
+    let fake = two();
+    let web = workload("web", "Running", [2, 2, 2]);
+    fake.reply(&format!("GET {WEB}"), 200, web);
+    let mut found = gone();
+    found["away"] = json!([]);
+    found["items"][0]["instance"] = json!("X");
+    fake.reply(GONE, 200, found);
+    ended(&fake, "web-aaaaa", vec![line(3, "a3")]);
+    ended(&fake, "web-bbbbb", vec![line(4, "b4")]);
+    ended(&fake, "web-yyyyy", vec![line(1, "y1")]);
+    let text = Program::of(&fake).run(&["logs", "web", "--gone"]);
+    assert_eq!(
+        text,
+        "exit: 0\n--- stdout\nweb-yyyyy | y1\nweb-aaaaa | a3\nweb-bbbbb | b4\n\
+        --- stderr\nwarning: the machine `b` had no instance `X`: there is no such id\n"
+    );
+}
+
 /// After a rollback the instances of the failed version are on no list any more.
 #[test]
 fn an_instance_that_is_gone_is_found_by_its_id() {

@@ -4,9 +4,14 @@
 //! What is shown is of the workload with the present one's uid. A workload that was deleted and
 //! created again, perhaps by another owner of the namespace, is another one.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use axum::{Json, extract::State};
+use jiff::Timestamp;
 
 use crate::{
     context::Api,
@@ -17,9 +22,9 @@ use crate::{
         workload_objects::missing,
     },
 };
-use kat_plan::Snapshot;
+use kat_plan::{Snapshot, is_instance_id_of};
 use kat_types::{
-    api::{GoneInstances, LogQuery},
+    api::{GoneInstance, GoneInstances, LogQuery, MachineAway, NodePhase},
     store::revisions::WorkloadKey,
 };
 
@@ -32,16 +37,60 @@ pub(crate) async fn list(
 ) -> Result<Json<GoneInstances>, ApiError> {
     let snapshot = api.snapshot()?;
     let workload = present(&snapshot, &namespace, &name)?;
-    let nodes: Vec<String> = snapshot.nodes.keys().cloned().collect();
+    // A machine that does not report would only hold up the answer.
+    let (lost, nodes): (Vec<String>, Vec<String>) = snapshot
+        .nodes
+        .keys()
+        .cloned()
+        .partition(|node| *node != api.config.node_name && is_lost(&snapshot, node));
     let asking = api.config.logs.gone(&workload, &nodes);
     let mut found = api.turns.wait(asking).await;
-    let there: BTreeSet<&String> = snapshot.instances.keys().collect();
-    found.items.retain(|one| !there.contains(&one.instance));
+    found.away.extend(lost.into_iter().map(|node| MachineAway {
+        message: format!("the machine `{node}` is NotReady, so it was not asked"),
+        node,
+    }));
     found
         .items
-        .sort_by(|left, right| (right.until, &right.instance).cmp(&(left.until, &left.instance)));
-    found.items.truncate(MOST);
+        .retain(|one| !snapshot.instances.contains_key(&one.instance));
+    found.items = listed(found.items, &name, api.now());
     Ok(Json(found))
+}
+
+fn is_lost(snapshot: &Snapshot, node: &str) -> bool {
+    let status = snapshot.nodes.get(node).and_then(|one| one.status.as_ref());
+    status.is_some_and(|status| status.value.phase == NodePhase::NotReady)
+}
+
+/// The instances that are listed, newest first. What a machine says of them is not trusted: what
+/// can't be true is left out or mended, and each machine's newest ones come before any machine's
+/// further ones, so that none hides those of others.
+fn listed(mut items: Vec<GoneInstance>, workload: &str, now: Timestamp) -> Vec<GoneInstance> {
+    let mut seen = BTreeSet::new();
+    items.retain(|one| {
+        is_instance_id_of(workload, &one.instance)
+            && seen.insert((one.node.clone(), one.instance.clone()))
+    });
+    for one in &mut items {
+        one.until = one.until.min(now.into());
+    }
+    newest_first(&mut items);
+    let mut of_node: BTreeMap<String, usize> = BTreeMap::new();
+    let mut ranked: Vec<(usize, GoneInstance)> = Vec::new();
+    for one in items {
+        let rank = of_node.entry(one.node.clone()).or_default();
+        *rank += 1;
+        ranked.push((*rank, one));
+    }
+    // Those of one rank stay in their order.
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.truncate(MOST);
+    let mut items: Vec<GoneInstance> = ranked.into_iter().map(|(_, one)| one).collect();
+    newest_first(&mut items);
+    items
+}
+
+fn newest_first(items: &mut [GoneInstance]) {
+    items.sort_by_cached_key(|one| Reverse((one.until, one.instance.clone())));
 }
 
 /// Opens the log of an instance that was on the machine `node`.
@@ -97,4 +146,80 @@ fn present(snapshot: &Snapshot, namespace: &str, name: &str) -> Result<LoggedWor
         name: name.to_owned(),
         uid: entry.meta.value.uid.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gone(node: &str, instance: &str, until: &str) -> GoneInstance {
+        GoneInstance {
+            instance: instance.to_owned(),
+            node: node.to_owned(),
+            until: until.parse::<Timestamp>().unwrap().into(),
+            ..GoneInstance::default()
+        }
+    }
+
+    fn now() -> Timestamp {
+        "2026-11-20T10:00:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn a_machine_does_not_hide_what_others_had() {
+        let suffix = |number: u8| char::from(b'a' + number);
+        let mean = (0..25).map(|number| {
+            let id = format!("web-mean{}", suffix(number));
+            gone("mean", &id, "9999-01-01T00:00:00Z")
+        });
+        let other = (0..5).map(|number| {
+            let id = format!("web-good{}", suffix(number));
+            let until = format!("2026-11-20T0{number}:00:00Z");
+            gone("n2", &id, &until)
+        });
+        let items = listed(mean.chain(other).collect(), "web", now());
+        assert_eq!(items.len(), MOST);
+        let of_other = items.iter().filter(|one| one.node == "n2");
+        let of_other: Vec<&str> = of_other.map(|one| one.instance.as_str()).collect();
+        assert_eq!(
+            of_other,
+            [
+                "web-goode",
+                "web-goodd",
+                "web-goodc",
+                "web-goodb",
+                "web-gooda"
+            ]
+        );
+        assert!(items.iter().all(|one| one.until <= now().into()));
+    }
+
+    #[test]
+    fn what_is_no_instance_of_the_workload_is_left_out() {
+        let until = "2026-11-20T09:00:00Z";
+        let ids = [
+            "X",
+            "web-abcde",
+            "",
+            "web-abcde",
+            "db-abcde",
+            "web-../..",
+            "web-1\n\n\n\n",
+        ];
+        let items = ids.map(|id| gone("n1", id, until));
+        let items = listed(items.into(), "web", now());
+        assert_eq!(items, [gone("n1", "web-abcde", until)]);
+    }
+
+    #[test]
+    fn one_machine_alone_has_all_places() {
+        let items = (0..25).map(|number: u8| {
+            let id = format!("web-aaaa{}", char::from(b'a' + number));
+            gone("n1", &id, &format!("2026-11-20T09:00:{number:02}Z"))
+        });
+        let items = listed(items.collect(), "web", now());
+        assert_eq!(items.len(), MOST);
+        assert_eq!(items[0].instance, "web-aaaay");
+        assert_eq!(items[MOST - 1].instance, "web-aaaaf");
+    }
 }

@@ -228,15 +228,24 @@ async fn gone_instances(
     for machine in &found.away {
         session.console.warning(&plain(&machine.message));
     }
-    let items = found.items.into_iter().rev();
-    Ok(items
-        .map(|one| LoggedInstance {
+    let mut sources = Vec::new();
+    for one in found.items.into_iter().rev() {
+        // An older leader passes on whatever a machine says.
+        if RequestPath::logs(namespace, workload, &one.instance).is_err() {
+            session.console.warning(&plain(&format!(
+                "the machine `{}` had no instance `{}`: there is no such id",
+                one.node, one.instance
+            )));
+            continue;
+        }
+        sources.push(LoggedInstance {
             namespace: namespace.to_owned(),
             workload: workload.to_owned(),
             id: one.instance,
             gone_from: Some(one.node),
-        })
-        .collect())
+        });
+    }
+    Ok(sources)
 }
 
 /// The instance with this id, if it is gone: its id begins with its workload's name.
