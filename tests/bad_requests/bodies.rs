@@ -223,7 +223,9 @@ pub(super) fn bodies(cases: &mut Cases<'_>) {
         .gzip(one(&web("shop", "web", 1).replace("Always", "Often")));
     cases
         .add("bad file", put.clone(), WEB, 400, "Invalid", "(and 1 more)")
-        .gzip(one(&web("shop", "web", 1).replace("replicas", "replcas")));
+        .gzip(one(&web("shop", "web", 1)
+            .replace("replicas", "replcas")
+            .replace("Always", "Often")));
     cases
         .add(
             "other namespace",
