@@ -204,6 +204,7 @@ fn query_parameter(name: &str) -> Value {
             "string",
             "JSON: `command` (a list of words), `container`, `stdin`, `terminal` (`rows` and `columns`), `term`",
         ),
+        "node" => ("string", "Machine that had the instance, if it is gone"),
         "port" => ("integer", "Port of the instance"),
         "format" => ("string", "`json` or `prometheus`"),
         "resourceType" => ("string", "Kind of what the event is about"),
