@@ -76,9 +76,11 @@ impl FollowedSettings {
     }
 
     /// The machine has read these settings, and they hold at its next start.
-    pub(crate) fn take(&self, spec: &ClusterSpec, change: &str, now: BootTime) {
+    pub(crate) fn take(&self, spec: &ClusterSpec, change: &str, clock: &BootClock) {
+        // The time is read while nobody can read the settings: a report that states those of before
+        // was begun before it, and does not count with these.
         self.read
-            .send_replace(MachineSettings::of(spec, change, now));
+            .send_modify(|read| *read = MachineSettings::of(spec, change, clock()));
     }
 
     pub(crate) fn present(&self) -> MachineSettings {
@@ -191,8 +193,7 @@ impl SettingsFollower {
             mtu = spec.mtu,
             "this machine follows the cluster's settings"
         );
-        let now = (self.boot_clock)();
-        self.settings.take(spec, &wanted.change, now);
+        self.settings.take(spec, &wanted.change, &self.boot_clock);
         Ok(())
     }
 
