@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use super::{admission::wanted_revision, node_loss::LastReport};
+use super::node_loss::LastReport;
 use crate::{
     Snapshot,
     draft::{Draft, OperationGroup},
@@ -177,7 +177,7 @@ fn write_of_leaders(
     let conditions = vec![
         Compare::ModRevision(
             keys::WANTED_CONFIGURATION.to_owned(),
-            wanted_revision(snapshot),
+            snapshot.wanted_revision,
         ),
         Compare::ModRevision(keys::CLUSTER.to_owned(), snapshot.cluster_revision),
         Compare::ModRevision(keys::OVERLAY_CIDR.to_owned(), snapshot.overlay_revision),

@@ -192,6 +192,19 @@ fn leaders_go_by_a_longer_time_that_a_machine_reports_until_every_machine_has_co
 }
 
 #[test]
+fn a_configuration_of_a_later_version_changes_no_time_and_keeps_its_revision() {
+    let mut world = three_machines();
+    assert!(!world.snapshot().wanted_is_unread());
+    world.write(keys::WANTED_CONFIGURATION.to_owned(), &json!({"schema": 9}));
+    world.settle();
+    let snapshot = world.snapshot();
+    assert!(snapshot.wanted_is_unread() && snapshot.wanted_revision > 0);
+    // A machine that joins counts with the time of leaders, which is never the lower one.
+    assert_eq!(snapshot.wanted_cluster().spec.node_loss_timeout_seconds, 60);
+    assert_eq!(timeout(&mut world), Duration::from_secs(60));
+}
+
+#[test]
 fn a_lower_time_waits_for_programs_that_take_longer_to_end() {
     let mut world = three_machines();
     world.apply_workload("web", |file| {
