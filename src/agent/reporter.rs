@@ -217,9 +217,12 @@ impl Reporter {
         let mut moved = self.facts.moved();
         loop {
             pulse.beat();
-            let report = self.report().await;
-            self.published.send_replace(Arc::new(report.clone()));
+            let mut report = self.report().await;
             let began = (self.boot_clock)();
+            // After `began`: settings that are read from here on do not hold for this contact, so that
+            // it never counts with a time that the report does not state.
+            report.configuration = Some(self.settings.followed());
+            self.published.send_replace(Arc::new(report.clone()));
             let sent = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,

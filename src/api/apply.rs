@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     access::authentication::Caller, apply::submission::Submission,
+    handlers::cluster::configuration::refuse_unread_configuration,
     handlers::workloads::workload_objects::WriteResult,
 };
 use kat_plan::{
@@ -158,6 +159,9 @@ impl WorkloadWrite<'_> {
             });
         }
         // That of the machines, which may be lower than that of leaders.
+        if submission.fenced_grace.is_some() {
+            refuse_unread_configuration(snapshot)?;
+        }
         let timeout = snapshot.wanted_cluster().spec.node_loss_timeout_seconds;
         let seconds = Duration::from_secs(timeout.into());
         if let Some(grace) = submission.fenced_grace
@@ -191,10 +195,8 @@ impl WorkloadWrite<'_> {
         let mut conditions = vec![Compare::ModRevision(namespace_key, namespace.revision)];
         if submission.fenced_grace.is_some() {
             // The timeout that it fits into may be lowered at this moment.
-            let wanted = snapshot.wanted.as_ref();
-            let revision = wanted.map_or(0, |stored| stored.revision);
             let key = keys::WANTED_CONFIGURATION.to_owned();
-            conditions.push(Compare::ModRevision(key, revision));
+            conditions.push(Compare::ModRevision(key, snapshot.wanted_revision));
         }
         let decided = match entry {
             None => self.create(snapshot, &key, &mut conditions)?,

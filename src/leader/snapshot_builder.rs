@@ -218,9 +218,9 @@ impl SnapshotBuilder {
             snapshot.cluster = value.value;
             snapshot.cluster_revision = value.revision;
         }
-        snapshot.wanted = entries
-            .get(keys::WANTED_CONFIGURATION)
-            .and_then(|entry| self.json::<ConfigurationRecord>(entry));
+        let wanted = entries.get(keys::WANTED_CONFIGURATION);
+        snapshot.wanted_revision = wanted.map_or(0, |entry| entry.mod_revision);
+        snapshot.wanted = wanted.and_then(|entry| self.json::<ConfigurationRecord>(entry));
         for (number, entry) in entries_below(entries, keys::CONFIGURATIONS) {
             if let (Ok(number), Some(stored)) =
                 (number.parse(), self.json::<ConfigurationRecord>(entry))

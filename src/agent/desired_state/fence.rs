@@ -17,7 +17,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -38,7 +38,7 @@ use kat_types::{
     resource::OnPartition,
 };
 
-/// Largest file with the last contact, in bytes.
+/// Largest file with a contact, in bytes.
 const LIMIT: u64 = 64;
 /// Largest file with the deadlines, in bytes.
 const DEADLINES_LIMIT: u64 = 16 << 20;
@@ -55,7 +55,9 @@ pub const LIST_AGE: Duration = SILENCE
 /// Saves when a leader was last reached, until when the instances may run, and that the list was
 /// confirmed, across restarts of the agent but not across a boot.
 pub struct FenceMemory {
-    /// File with the time when a leader was last reached; the file `confirmed` lies beside it.
+    /// File with the time when a leader was last reached; the files `contact` and `confirmed` lie
+    /// beside it. It holds the time alone: to an agent of an earlier version anything else means that
+    /// no leader was reached, and it stops every instance with `onPartition: stop`.
     pub path: PathBuf,
     /// File with the [`RunDeadlines`], for `kat-net`.
     pub deadlines: PathBuf,
@@ -69,13 +71,21 @@ impl FenceMemory {
 
     fn recall_contact(&self, now: BootTime) -> Option<KeptContact> {
         let text = files::read_text(&self.path, LIMIT).ok()?;
-        let mut numbers = text.split_whitespace();
-        let reached = BootTime(numbers.next()?.parse().ok()?);
-        let timeout = match numbers.next() {
-            Some(microseconds) => Some(Duration::from_micros(microseconds.parse().ok()?)),
-            None => None,
-        };
+        let reached = BootTime(text.trim().parse().ok()?);
+        // A later contact than the one of the first file was written just before that file was to
+        // follow, and a leader knows of it. An earlier one is of before an agent of another version.
+        let timed = self.recall_timed_contact();
+        let timeout = timed.filter(|(contact, _)| *contact >= reached);
+        let timeout = timeout.map(|(_, timeout)| timeout);
         Some(KeptContact { reached, timeout }).filter(|contact| contact.reached <= now)
+    }
+
+    /// A contact, and the time for which it counts.
+    fn recall_timed_contact(&self) -> Option<(BootTime, Duration)> {
+        let text = files::read_text(&self.contact(), LIMIT).ok()?;
+        let (contact, microseconds) = text.trim().split_once(' ')?;
+        let timeout = Duration::from_micros(microseconds.parse().ok()?);
+        Some((BootTime(contact.parse().ok()?), timeout))
     }
 
     /// The deadlines that were last written; none where the file can't be read.
@@ -119,10 +129,19 @@ impl FenceMemory {
         self.path.with_file_name("confirmed")
     }
 
+    fn contact(&self) -> PathBuf {
+        self.path.with_file_name("contact")
+    }
+
     /// Returns false where it can't be written, which is logged.
     fn save_contact(&self, reached: BootTime, timeout: Duration) -> bool {
-        let text = format!("{} {}", reached.0, timeout.as_micros());
-        let written = files::write_atomic(&self.path, text.as_bytes(), FileAccess::mode(0o600));
+        let write = |path: &Path, text: String| {
+            files::write_atomic(path, text.as_bytes(), FileAccess::mode(0o600))
+        };
+        // The time is never missing for a contact: the one on the disk may be longer.
+        let timed = format!("{} {}", reached.0, timeout.as_micros());
+        let written =
+            write(&self.contact(), timed).and_then(|()| write(&self.path, reached.0.to_string()));
         if let Err(error) = &written {
             tracing::warn!(
                 "when the leader was reached is not kept over a restart of the agent: {error:#}"
@@ -135,7 +154,8 @@ impl FenceMemory {
 /// A contact that an earlier process of the agent has kept.
 struct KeptContact {
     reached: BootTime,
-    /// The time for which it counts; `None` from a version in which the time never changed.
+    /// The time for which it counts; `None` from a version in which the time never changed: that of
+    /// the disk.
     timeout: Option<Duration>,
 }
 
@@ -361,4 +381,42 @@ struct FenceVerdict {
     /// Whether there are instances with `onPartition: stop`.
     any: bool,
     again: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_contact_counts_with_its_time_and_earlier_versions_read_it_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let memory = FenceMemory {
+            path: folder.path().join("reached"),
+            deadlines: folder.path().join("deadlines.json"),
+        };
+        let kept = |memory: &FenceMemory| {
+            let contact = memory.recall_contact(BootTime(1_000));
+            contact.map(|contact| (contact.reached.0, contact.timeout))
+        };
+        assert_eq!(kept(&memory), None);
+        let seconds = Duration::from_secs;
+        assert!(memory.save_contact(BootTime(50), seconds(20)));
+        assert_eq!(kept(&memory), Some((50, Some(seconds(20)))));
+        let read = std::fs::read_to_string(&memory.path).unwrap();
+        assert_eq!(
+            read.trim().parse(),
+            Ok(50_u64),
+            "as earlier versions read it"
+        );
+        // The agent ended between the two files.
+        std::fs::write(memory.contact(), "60 30000000").unwrap();
+        assert_eq!(kept(&memory), Some((50, Some(seconds(30)))));
+        // An agent of an earlier version has run since, or wrote the only file.
+        std::fs::write(&memory.path, "70").unwrap();
+        assert_eq!(kept(&memory), Some((70, None)));
+        std::fs::remove_file(memory.contact()).unwrap();
+        assert_eq!(kept(&memory), Some((70, None)));
+        assert!(memory.save_contact(BootTime(2_000), seconds(20)));
+        assert_eq!(kept(&memory), None, "of another boot");
+    }
 }

@@ -9,9 +9,13 @@
 //! The settings are written to the machine's identity, so that they hold at the next start, and for
 //! an agent of an earlier version too.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -76,9 +80,11 @@ impl FollowedSettings {
     }
 
     /// The machine has read these settings, and they hold at its next start.
-    pub(crate) fn take(&self, spec: &ClusterSpec, change: &str, now: BootTime) {
+    pub(crate) fn take(&self, spec: &ClusterSpec, change: &str, clock: &BootClock) {
+        // The time is read while nobody can read the settings: a report that states those of before
+        // was begun before it, and does not count with these.
         self.read
-            .send_replace(MachineSettings::of(spec, change, now));
+            .send_modify(|read| *read = MachineSettings::of(spec, change, clock()));
     }
 
     pub(crate) fn present(&self) -> MachineSettings {
@@ -153,28 +159,30 @@ impl SettingsFollower {
             if !state.confirmed {
                 continue;
             }
-            let taken = self.take(&state.entries);
-            if let Err(error) = &taken {
-                tracing::error!("the cluster's settings are not taken: {error:#}");
-            }
-            failed = taken.is_err();
+            // An error has been logged and reported.
+            failed = self.take(&state.entries, failed).is_err();
         }
     }
 
-    fn take(&self, entries: &MirrorEntries) -> anyhow::Result<()> {
+    /// Takes the stored settings if they are other ones, or if it failed before. Why they are not
+    /// taken is reported like a file that can't be written, until they are.
+    fn take(&self, entries: &MirrorEntries, failed: bool) -> Result<(), String> {
         let Some(stored) = entries.get(keys::WANTED_CONFIGURATION) else {
             return Ok(());
         };
-        let wanted: ConfigurationRecord =
-            serde_json::from_slice(&stored.value).context(keys::WANTED_CONFIGURATION)?;
+        let wanted = serde_json::from_slice::<ConfigurationRecord>(&stored.value);
+        let wanted = wanted.map_err(|error| format!("{}: {error}", keys::WANTED_CONFIGURATION));
         let present = self.settings.present();
-        if wanted.change == present.change {
+        let is_followed = |wanted: &ConfigurationRecord| wanted.change == present.change;
+        if !failed && wanted.as_ref().is_ok_and(is_followed) {
             return Ok(());
         }
-        self.refuse_other_cluster(&wanted.configuration)?;
-        MachineIdentity::update(&self.file, |identity| {
-            identity.cluster.clone_from(&wanted.configuration);
+        let configuration = wanted.clone().map(|wanted| wanted.configuration);
+        let (own, file) = (Arc::clone(&self.identity), self.file.clone());
+        self.writes.write(&self.file, move || {
+            keep(&file, &own, &configuration).context("the cluster's settings are not taken")
         })?;
+        let wanted = wanted?;
         let spec = &wanted.configuration.spec;
         let node = NodeNetwork {
             mtu: spec.mtu,
@@ -191,23 +199,72 @@ impl SettingsFollower {
             mtu = spec.mtu,
             "this machine follows the cluster's settings"
         );
-        let now = (self.boot_clock)();
-        self.settings.take(spec, &wanted.change, now);
+        self.settings.take(spec, &wanted.change, &self.boot_clock);
         Ok(())
     }
+}
 
-    /// The API refuses a change of what this machine was made with.
-    fn refuse_other_cluster(&self, wanted: &ClusterConfiguration) -> anyhow::Result<()> {
-        let own = &self.identity.cluster;
-        let changed = changed_settings(own, wanted)?;
-        let is_fixed =
-            |name: &str| ClusterSetting::of(name).is_some_and(|setting| setting.effect().is_none());
-        let fixed = changed.iter().find(|changed| is_fixed(&changed.name));
-        anyhow::ensure!(
-            fixed.is_none() && own.metadata == wanted.metadata,
-            "they change what stays as it was when this machine joined: {}",
-            fixed.map_or("metadata.name", |changed| changed.name.as_str())
+/// Writes the wanted configuration, where it could be read, to the machine's identity in `file`.
+fn keep(
+    file: &Path,
+    own: &MachineIdentity,
+    wanted: &Result<ClusterConfiguration, String>,
+) -> anyhow::Result<()> {
+    let wanted = wanted.as_ref().map_err(|error| anyhow!("{error}"))?;
+    refuse_other_cluster(&own.cluster, wanted)?;
+    MachineIdentity::update(file, |identity| identity.cluster.clone_from(wanted))
+}
+
+/// The API refuses a change of what this machine was made with.
+fn refuse_other_cluster(
+    own: &ClusterConfiguration,
+    wanted: &ClusterConfiguration,
+) -> anyhow::Result<()> {
+    let changed = changed_settings(own, wanted)?;
+    let is_fixed =
+        |name: &str| ClusterSetting::of(name).is_some_and(|setting| setting.effect().is_none());
+    let fixed = changed.iter().find(|changed| is_fixed(&changed.name));
+    anyhow::ensure!(
+        fixed.is_none() && own.metadata == wanted.metadata,
+        "they change what stays as it was when this machine joined: {}",
+        fixed.map_or("metadata.name", |changed| changed.name.as_str())
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Statuses;
+
+    #[test]
+    fn a_machine_says_why_it_does_not_follow_until_it_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("node.json");
+        let own = MachineIdentity::example("n1");
+        std::fs::write(&file, serde_json::to_vec(&own).unwrap()).unwrap();
+        let statuses = Statuses::default();
+        let writes = WatchedWrites::new(statuses.clone());
+        let follow = |wanted: Result<ClusterConfiguration, String>| {
+            let (own, path) = (own.clone(), file.clone());
+            writes.write(&file, move || keep(&path, &own, &wanted))
+        };
+        follow(Err("/kat/config/wanted: unknown".to_owned())).unwrap_err();
+        assert_eq!(statuses.unwritten(), ["/kat/config/wanted: unknown"]);
+        let mut other = own.cluster.clone();
+        other.metadata.name = "another".to_owned();
+        follow(Ok(other)).unwrap_err();
+        let told = statuses.unwritten().concat();
+        assert!(
+            told.ends_with("this machine joined: metadata.name"),
+            "{told}"
         );
-        Ok(())
+        let mut next = own.cluster.clone();
+        next.spec.mtu = 1380;
+        follow(Ok(next)).unwrap();
+        assert_eq!(statuses.unwritten(), Vec::<String>::new());
+        let text = std::fs::read(&file).unwrap();
+        let kept: MachineIdentity = serde_json::from_slice(&text).unwrap();
+        assert_eq!(kept.cluster.spec.mtu, 1380);
     }
 }

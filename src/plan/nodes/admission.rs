@@ -108,11 +108,6 @@ pub struct Admission {
     pub operations: Vec<WriteOperation>,
 }
 
-/// Revision of the wanted configuration; 0 while it is that of init.
-pub(crate) fn wanted_revision(snapshot: &Snapshot) -> i64 {
-    snapshot.wanted.as_ref().map_or(0, |stored| stored.revision)
-}
-
 impl Applicant {
     /// The registration of a new machine.
     pub fn registration(&self, uid: &str, now: Timestamp) -> NodeRegistration {
@@ -244,7 +239,7 @@ impl Applicant {
                 // one is taken over when every machine of the store has confirmed it.
                 Compare::ModRevision(
                     keys::WANTED_CONFIGURATION.to_owned(),
-                    wanted_revision(snapshot),
+                    snapshot.wanted_revision,
                 ),
             ],
             operations,

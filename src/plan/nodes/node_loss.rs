@@ -40,10 +40,14 @@ impl LastReport<'_> {
     /// The machine is lost after this time of silence: the leader's, or a longer one that the machine
     /// has reported, as after a restore from a backup with earlier settings.
     pub(crate) fn timeout(&self, snapshot: &Snapshot) -> Duration {
+        timeout(snapshot).max(Duration::from_secs(self.own_seconds().into()))
+    }
+
+    /// The time with which the machine says that it counts; 0 where it says none.
+    pub(crate) fn own_seconds(&self) -> u32 {
         let followed = self.report.and_then(|report| report.configuration.as_ref());
         let own = followed.map_or(0, |followed| followed.node_loss_timeout_seconds);
-        let own = Duration::from_secs(own.min(LONGEST_TIMEOUT).into());
-        timeout(snapshot).max(own)
+        own.min(LONGEST_TIMEOUT)
     }
 
     fn is_silent(&self, snapshot: &Snapshot) -> bool {

@@ -212,8 +212,11 @@ pub struct StoredState {
     pub cluster: ClusterConfiguration,
     /// Revision at which `cluster` was last written.
     pub cluster_revision: i64,
-    /// The configuration that users want and machines follow; `None` while it is that of init.
+    /// The configuration that users want and machines follow; `None` while it is that of init, and if
+    /// this version can't read it.
     pub wanted: Option<Stored<ConfigurationRecord>>,
+    /// Revision at which the key of `wanted` was last written; 0 while it is that of init.
+    pub wanted_revision: i64,
     /// The configurations before the present one, by number.
     pub earlier_configurations: BTreeMap<u64, ConfigurationRecord>,
     /// `host:port` of the leader's API.
@@ -282,7 +285,13 @@ pub struct StoredState {
 }
 
 impl StoredState {
-    /// The configuration that users want and machines follow.
+    /// Whether a later version has written a wanted configuration that this one can't read.
+    pub fn wanted_is_unread(&self) -> bool {
+        self.wanted.is_none() && self.wanted_revision != 0
+    }
+
+    /// The configuration that users want and machines follow; that of leaders, whose
+    /// `nodeLossTimeoutSeconds` may be higher, where it can't be read.
     pub fn wanted_cluster(&self) -> &ClusterConfiguration {
         let wanted = self.wanted.as_ref();
         wanted.map_or(&self.cluster, |stored| &stored.value.configuration)

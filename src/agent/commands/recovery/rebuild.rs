@@ -40,12 +40,14 @@ use kat_types::{
     api::{EventKind, ObjectKind, ObjectReference, StoreEpoch},
     encoding::json,
     reason::EventReason,
+    resource::ClusterConfiguration,
     store::{
         authorities::{AuthorityRecord, ReplaceableKey, RotationReason},
+        configuration::ConfigurationRecord,
         keys,
         members::ClusterEndpoints,
         records::NodeRegistration,
-        transaction::WriteOperation,
+        transaction::{KeyValue, WriteOperation},
     },
 };
 
@@ -368,6 +370,41 @@ fn of_rebuilt_store(name: &str, record: AuthorityRecord, now: Timestamp) -> Auth
     }
 }
 
+/// The configuration of a store that was created anew, as a change that no machine has read: each
+/// machine takes it, also one that follows a change which this store does not have, and confirms it.
+/// Leaders go by the longest time that is known here until then. What a later version wrote stays.
+fn of_rebuilt_configuration(
+    cluster: Option<&KeyValue>,
+    wanted: Option<&KeyValue>,
+    own: &ClusterConfiguration,
+    change: &str,
+) -> anyhow::Result<Vec<WriteOperation>> {
+    let read = cluster.map(|stored| serde_json::from_slice::<ClusterConfiguration>(&stored.value));
+    let Some(Ok(mut cluster)) = read else {
+        return Ok(Vec::new());
+    };
+    let wanted = match wanted {
+        Some(stored) => serde_json::from_slice::<ConfigurationRecord>(&stored.value).ok(),
+        None => Some(ConfigurationRecord::of_init(cluster.clone())),
+    };
+    let mut operations = Vec::new();
+    let seconds = &mut cluster.spec.node_loss_timeout_seconds;
+    *seconds = (*seconds).max(own.spec.node_loss_timeout_seconds);
+    if let Some(mut wanted) = wanted {
+        change.clone_into(&mut wanted.change);
+        *seconds = (*seconds).max(wanted.configuration.spec.node_loss_timeout_seconds);
+        operations.push(WriteOperation::Put(
+            keys::WANTED_CONFIGURATION.to_owned(),
+            json::bytes(keys::WANTED_CONFIGURATION, &wanted)?,
+        ));
+    }
+    operations.push(WriteOperation::Put(
+        keys::CLUSTER.to_owned(),
+        json::bytes(keys::CLUSTER, &cluster)?,
+    ));
+    Ok(operations)
+}
+
 /// Records in the store that this machine alone holds it and that there is no leader, before any
 /// agent reads the store. May be repeated. Returns the names of the machines that held the store
 /// before.
@@ -421,6 +458,12 @@ pub(super) async fn settle(
         let value = json::bytes(&key, &reach)?;
         operations.push(WriteOperation::Put(key, value));
     }
+    operations.extend(of_rebuilt_configuration(
+        store.get(keys::CLUSTER).await?.as_ref(),
+        store.get(keys::WANTED_CONFIGURATION).await?.as_ref(),
+        &identity.cluster,
+        &kat_api::random_uid(),
+    )?);
     for item in store.list(keys::AUTHORITIES).await?.items {
         if let Ok(record) = serde_json::from_slice::<AuthorityRecord>(&item.value) {
             let name = item.key.trim_start_matches(keys::AUTHORITIES);
@@ -533,6 +576,54 @@ mod tests {
                 rebuilt
             );
         }
+    }
+
+    #[test]
+    fn a_rebuilt_store_has_a_new_change_and_the_longest_time_that_is_known() {
+        let of = |seconds: u32| {
+            let mut configuration = ClusterConfiguration::default();
+            configuration.spec.node_loss_timeout_seconds = seconds;
+            configuration
+        };
+        let stored = |value: Vec<u8>| KeyValue {
+            key: String::new(),
+            value,
+            mod_revision: 1,
+            create_revision: 1,
+        };
+        let cluster = stored(serde_json::to_vec(&of(60)).unwrap());
+        let written = |wanted: Option<&KeyValue>, own: u32| {
+            let operations =
+                of_rebuilt_configuration(Some(&cluster), wanted, &of(own), "new").unwrap();
+            let puts = operations.into_iter().map(|one| match one {
+                WriteOperation::Put(key, value) => (key, value),
+                other => panic!("{other:?}"),
+            });
+            let puts: std::collections::BTreeMap<_, _> = puts.collect();
+            let leaders: ClusterConfiguration =
+                serde_json::from_slice(&puts[keys::CLUSTER]).unwrap();
+            let wanted = puts.get(keys::WANTED_CONFIGURATION);
+            let wanted = wanted.and_then(|value| serde_json::from_slice(value).ok());
+            let wanted = wanted.map(|one: ConfigurationRecord| {
+                let seconds = one.configuration.spec.node_loss_timeout_seconds;
+                (one.number, one.change, seconds)
+            });
+            (leaders.spec.node_loss_timeout_seconds, wanted)
+        };
+        // A backup of before the first change.
+        let first = Some((1, "new".to_owned(), 60));
+        assert_eq!(written(None, 20), (60, first.clone()));
+        assert_eq!(written(None, 600), (600, first));
+        let lower = ConfigurationRecord {
+            number: 4,
+            change: "old".to_owned(),
+            ..ConfigurationRecord::of_init(of(20))
+        };
+        let lower = stored(serde_json::to_vec(&lower).unwrap());
+        let kept = Some((4, "new".to_owned(), 20));
+        assert_eq!(written(Some(&lower), 20), (60, kept));
+        let later = stored(b"{\"schema\":9}".to_vec());
+        assert_eq!(written(Some(&later), 90), (90, None));
     }
 
     #[test]

@@ -441,7 +441,7 @@ async fn a_longer_time_holds_for_contacts_after_the_machine_has_read_it() {
     let deadline = deadline_in(folder.path(), &web.instance).unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     let read_at = (cut.clock)();
-    cut.settings.take(&with_timeout(120), "c1", read_at);
+    cut.settings.take(&with_timeout(120), "c1", &cut.clock);
     cut.bench.soon().await;
     // The last contact was of before, and leaders may have counted with the shorter time.
     assert_eq!(deadline_in(folder.path(), &web.instance), Some(deadline));
@@ -469,7 +469,7 @@ async fn a_shorter_time_stops_nothing_and_is_confirmed_once_kat_net_has_it() {
     cut.bench.soon().await;
     tokio::time::sleep(Duration::from_secs(40)).await;
     let read_at = (cut.clock)();
-    cut.settings.take(&with_timeout(30), "c1", read_at);
+    cut.settings.take(&with_timeout(30), "c1", &cut.clock);
     cut.bench.soon().await;
     // The last contact is older than the whole of the new time.
     assert!(cut.runs(&web));

@@ -89,6 +89,7 @@ struct ConfigurationRequest<'a> {
 
 impl ConfigurationRequest<'_> {
     fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<ConfigurationChange>, ApiError> {
+        refuse_unread_configuration(snapshot)?;
         self.precondition.check(Some(written_at(snapshot)))?;
         let before = snapshot.wanted_cluster();
         let fixed = fixed_settings(before, self.configuration, (self.text, FILE));
@@ -159,10 +160,12 @@ impl ConfigurationRequest<'_> {
         let mut log = EventLog::new(&snapshot.events, self.now);
         let reason = EventReason::ConfigurationChanged;
         operations.extend(log.record(EventKind::Normal, reason, cluster, message));
-        let wanted_revision = snapshot.wanted.as_ref().map_or(0, |stored| stored.revision);
         Ok(WriteDecision::Write {
             conditions: vec![
-                Compare::ModRevision(keys::WANTED_CONFIGURATION.to_owned(), wanted_revision),
+                Compare::ModRevision(
+                    keys::WANTED_CONFIGURATION.to_owned(),
+                    snapshot.wanted_revision,
+                ),
                 Compare::ModRevision(keys::CLUSTER.to_owned(), snapshot.cluster_revision),
             ],
             operations,
@@ -223,6 +226,17 @@ impl ConfigurationRequest<'_> {
     }
 }
 
+/// Refuses a write that depends on a wanted configuration which this version can't read.
+pub(crate) fn refuse_unread_configuration(snapshot: &Snapshot) -> Result<(), ApiError> {
+    match snapshot.wanted_is_unread() {
+        true => Err(ApiError::conflict(
+            "the stored configuration is of a later version",
+            "upgrade the machine that leads",
+        )),
+        false => Ok(()),
+    }
+}
+
 fn named(names: &[String]) -> String {
     let shown = names.iter().take(NAMED).cloned().collect::<Vec<_>>();
     match names.len().saturating_sub(NAMED) {
@@ -233,9 +247,11 @@ fn named(names: &[String]) -> String {
 
 /// Revision at which a user last changed the configuration.
 fn written_at(snapshot: &Snapshot) -> i64 {
-    let wanted = snapshot.wanted.as_ref();
-    // At least 1: a configuration is always there.
-    wanted.map_or(snapshot.cluster_revision.max(1), |stored| stored.revision)
+    match snapshot.wanted_revision {
+        // At least 1: a configuration is always there.
+        0 => snapshot.cluster_revision.max(1),
+        revision => revision,
+    }
 }
 
 /// The present configuration with its number.

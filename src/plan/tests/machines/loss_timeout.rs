@@ -159,6 +159,52 @@ fn a_machine_that_counts_with_a_longer_time_than_the_leader_is_lost_after_its_ow
 }
 
 #[test]
+fn leaders_go_by_a_longer_time_that_a_machine_reports_until_every_machine_has_confirmed() {
+    let mut world = three_machines();
+    world.apply_workload("web", |file| file["spec"]["replicas"] = json!(3));
+    world.roll_out();
+    // A restore writes the configuration of the backup as a new change. n3 has not read it yet.
+    want(&mut world, "restored", 60);
+    for machine in ["n1", "n2"] {
+        follow(&mut world, machine, "restored", 60);
+    }
+    follow(&mut world, "n3", "lost change", 120);
+    world.settle();
+    assert_eq!(timeout(&mut world), Duration::from_secs(120));
+    // The next leader never hears of n3.
+    unplug(&mut world, "n3");
+    world.new_leader();
+    let on_n3 = |world: &mut World| {
+        let wanted = world.wanted("web");
+        wanted.iter().filter(|(_, node, _)| node == "n3").count()
+    };
+    world.pass(Duration::from_secs(119));
+    world.settle();
+    assert_eq!(on_n3(&mut world), 1, "n3 may count with 120 s");
+    world.pass(Duration::from_secs(1));
+    world.settle_and_run();
+    assert_eq!(on_n3(&mut world), 0);
+    assert_eq!(timeout(&mut world), Duration::from_secs(120));
+    (world.at("n3").speaks, world.at("n3").obeys) = (true, true);
+    follow(&mut world, "n3", "restored", 60);
+    world.settle();
+    assert_eq!(timeout(&mut world), Duration::from_secs(60));
+}
+
+#[test]
+fn a_configuration_of_a_later_version_changes_no_time_and_keeps_its_revision() {
+    let mut world = three_machines();
+    assert!(!world.snapshot().wanted_is_unread());
+    world.write(keys::WANTED_CONFIGURATION.to_owned(), &json!({"schema": 9}));
+    world.settle();
+    let snapshot = world.snapshot();
+    assert!(snapshot.wanted_is_unread() && snapshot.wanted_revision > 0);
+    // A machine that joins counts with the time of leaders, which is never the lower one.
+    assert_eq!(snapshot.wanted_cluster().spec.node_loss_timeout_seconds, 60);
+    assert_eq!(timeout(&mut world), Duration::from_secs(60));
+}
+
+#[test]
 fn a_lower_time_waits_for_programs_that_take_longer_to_end() {
     let mut world = three_machines();
     world.apply_workload("web", |file| {
