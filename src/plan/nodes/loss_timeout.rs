@@ -14,8 +14,8 @@
 //! what it counts with.
 //!
 //! A machine may count with a longer time than the store knows, as after a restore from a backup of
-//! before a change. This plan writes the longer time to [`keys::CLUSTER`], because the next leader may
-//! never hear of that machine.
+//! before a change. Its status keeps the time that it reported, because the next leader may never hear
+//! of that machine. The longer time is that machine's alone: another one may lie.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,7 +31,7 @@ use kat_types::{
     api::{EventKind, NodeReport, ObjectKind, ObjectReference},
     machine::fence::fence_after,
     reason::EventReason,
-    resource::{ClusterConfiguration, OnPartition, stop_seconds},
+    resource::{OnPartition, stop_seconds},
     store::{
         configuration::ConfigurationRecord, keys, snapshot::ObservedReports, transaction::Compare,
     },
@@ -111,25 +111,9 @@ fn lower(snapshot: &Snapshot) -> Option<&ConfigurationRecord> {
     (seconds < snapshot.cluster.spec.node_loss_timeout_seconds).then_some(wanted)
 }
 
-/// Takes over a longer timeout that any machine goes by, and a lower one that every machine goes by.
+/// Takes over a lower timeout that every machine goes by.
 pub(crate) fn plan_loss_timeout(draft: &mut Draft<'_>, heard: &BTreeMap<&str, LastReport<'_>>) {
     let snapshot = draft.snapshot;
-    let longest = heard.iter().map(|(name, one)| (one.own_seconds(), *name));
-    if let Some((seconds, name)) = longest.max()
-        && seconds > snapshot.cluster.spec.node_loss_timeout_seconds
-    {
-        let mut configuration = snapshot.cluster.clone();
-        configuration.spec.node_loss_timeout_seconds = seconds;
-        let told = (
-            EventKind::Warning,
-            format!(
-                "machine {name} counts with nodeLossTimeoutSeconds {seconds}, which is longer than the cluster's; leaders go by it until every machine has confirmed the lower value"
-            ),
-        );
-        let reason = format!("machine {name} counts with nodeLossTimeoutSeconds {seconds}");
-        write_of_leaders(draft, &configuration, told, reason);
-        return;
-    }
     let Some(wanted) = lower(snapshot) else {
         return;
     };
@@ -142,24 +126,8 @@ pub(crate) fn plan_loss_timeout(draft: &mut Draft<'_>, heard: &BTreeMap<&str, La
     if !snapshot.nodes.keys().all(is_followed) || !too_slow_for(seconds, snapshot).is_empty() {
         return;
     }
-    let told = (
-        EventKind::Normal,
-        format!("every machine goes by nodeLossTimeoutSeconds {seconds}, and so do leaders now"),
-    );
-    let reason = format!("nodeLossTimeoutSeconds {seconds} holds on every machine");
-    write_of_leaders(draft, &wanted.configuration, told, reason);
-}
-
-/// Writes the configuration by which leaders go.
-fn write_of_leaders(
-    draft: &mut Draft<'_>,
-    configuration: &ClusterConfiguration,
-    (kind, message): (EventKind, String),
-    reason: String,
-) {
-    let snapshot = draft.snapshot;
     let mut group = OperationGroup::default();
-    group.put(keys::CLUSTER.to_owned(), configuration);
+    group.put(keys::CLUSTER.to_owned(), &wanted.configuration);
     let cluster = ObjectReference {
         kind: ObjectKind::Cluster,
         name: snapshot.cluster.metadata.name.clone(),
@@ -168,10 +136,10 @@ fn write_of_leaders(
     };
     draft.event(
         &mut group,
-        kind,
+        EventKind::Normal,
         EventReason::ConfigurationFollowed,
         cluster,
-        message,
+        format!("every machine goes by nodeLossTimeoutSeconds {seconds}, and so do leaders now"),
     );
     // The value may be raised at this moment, or a machine join with a higher one.
     let conditions = vec![
@@ -182,5 +150,6 @@ fn write_of_leaders(
         Compare::ModRevision(keys::CLUSTER.to_owned(), snapshot.cluster_revision),
         Compare::ModRevision(keys::OVERLAY_CIDR.to_owned(), snapshot.overlay_revision),
     ];
+    let reason = format!("nodeLossTimeoutSeconds {seconds} holds on every machine");
     draft.commit(group, reason, conditions);
 }

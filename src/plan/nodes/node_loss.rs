@@ -29,6 +29,8 @@ pub(crate) struct LastReport<'a> {
     pub(crate) silent: Duration,
     /// For how long its reports have come without a gap.
     pub(crate) steady: Duration,
+    /// The time with which the machine counts, by its last report to any leader; 0 if unknown.
+    pub(crate) own_seconds: u32,
 }
 
 /// A machine is lost after this time of silence.
@@ -40,14 +42,8 @@ impl LastReport<'_> {
     /// The machine is lost after this time of silence: the leader's, or a longer one that the machine
     /// has reported, as after a restore from a backup with earlier settings.
     pub(crate) fn timeout(&self, snapshot: &Snapshot) -> Duration {
-        timeout(snapshot).max(Duration::from_secs(self.own_seconds().into()))
-    }
-
-    /// The time with which the machine says that it counts; 0 where it says none.
-    pub(crate) fn own_seconds(&self) -> u32 {
-        let followed = self.report.and_then(|report| report.configuration.as_ref());
-        let own = followed.map_or(0, |followed| followed.node_loss_timeout_seconds);
-        own.min(LONGEST_TIMEOUT)
+        let own = self.own_seconds.min(LONGEST_TIMEOUT);
+        timeout(snapshot).max(Duration::from_secs(own.into()))
     }
 
     fn is_silent(&self, snapshot: &Snapshot) -> bool {
@@ -76,7 +72,14 @@ pub(crate) fn last_reports<'a>(
             .filter(|reported| counts(node, reported));
         let known = now.duration_since(node.registration.value.created);
         let known = known.try_into().unwrap_or(Duration::ZERO);
+        let stored = node.status.as_ref();
+        let stored = stored.map_or(0, |status| status.value.loss_timeout_seconds);
+        let own_seconds = reported.map_or(stored, |reported| {
+            let followed = reported.report.configuration.as_ref();
+            followed.map_or(0, |followed| followed.node_loss_timeout_seconds)
+        });
         let heard = LastReport {
+            own_seconds,
             report: reported.map(|reported| reported.report.as_ref()),
             silent: reported.map_or(observed.leading_for.min(known), |reported| reported.age),
             steady: reported.map_or(Duration::ZERO, |reported| reported.steady),

@@ -161,6 +161,9 @@ pub struct NodeStatusRecord {
     pub assignment_schema: u32,
     /// Version of its agent's reader of stored `*.kat` files; 0 counts as 1.
     pub manifest_reader: u32,
+    /// `nodeLossTimeoutSeconds` by which its last report counted for it; 0 if it reported none. A
+    /// leader that has not heard the machine yet waits that long for it.
+    pub loss_timeout_seconds: u32,
     /// Version of its data path, `packaging/data-path`; 0 for one from before it was reported.
     pub data_path: u32,
     /// Its volume base path is storage that it shares with all machines that report the same.

@@ -159,7 +159,7 @@ fn a_machine_that_counts_with_a_longer_time_than_the_leader_is_lost_after_its_ow
 }
 
 #[test]
-fn leaders_go_by_a_longer_time_that_a_machine_reports_until_every_machine_has_confirmed() {
+fn the_next_leader_too_waits_for_a_machine_that_has_reported_a_longer_time() {
     let mut world = three_machines();
     world.apply_workload("web", |file| file["spec"]["replicas"] = json!(3));
     world.roll_out();
@@ -170,7 +170,8 @@ fn leaders_go_by_a_longer_time_that_a_machine_reports_until_every_machine_has_co
     }
     follow(&mut world, "n3", "lost change", 120);
     world.settle();
-    assert_eq!(timeout(&mut world), Duration::from_secs(120));
+    // The time of the others stays: one machine delays its own loss alone.
+    assert_eq!(timeout(&mut world), Duration::from_secs(60));
     // The next leader never hears of n3.
     unplug(&mut world, "n3");
     world.new_leader();
@@ -184,11 +185,6 @@ fn leaders_go_by_a_longer_time_that_a_machine_reports_until_every_machine_has_co
     world.pass(Duration::from_secs(1));
     world.settle_and_run();
     assert_eq!(on_n3(&mut world), 0);
-    assert_eq!(timeout(&mut world), Duration::from_secs(120));
-    (world.at("n3").speaks, world.at("n3").obeys) = (true, true);
-    follow(&mut world, "n3", "restored", 60);
-    world.settle();
-    assert_eq!(timeout(&mut world), Duration::from_secs(60));
 }
 
 #[test]

@@ -29,6 +29,10 @@ impl NodeStatusRecord {
             conditions: report.conditions.clone(),
             assignment_schema: report.assignment_schema,
             manifest_reader: report.manifest_reader,
+            loss_timeout_seconds: report
+                .configuration
+                .as_ref()
+                .map_or(0, |followed| followed.node_loss_timeout_seconds),
             data_path: report.data_path,
             volume_shared: report.volume_shared,
             host_network: report.host_network,

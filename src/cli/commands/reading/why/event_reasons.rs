@@ -103,7 +103,7 @@ pub(crate) const fn event_explanation(reason: EventReason) -> Explanation {
         EventReason::StoreNearlyFull => explained("the data in the store takes at least four fifths of what etcd allows; a full store takes no writes", STORE_ROOM),
         EventReason::StoreWasFull => explained("the store was full and took no writes; KAT cut its history and made its files smaller, and it takes writes again", STORE_ROOM),
         EventReason::ConfigurationChanged => explained("a user changed settings of the cluster", "`katcall config history` lists the changes, and `katcall config rollback` takes one back"),
-        EventReason::ConfigurationFollowed => explained("leaders go by another nodeLossTimeoutSeconds: a lower one that every machine has confirmed, or a longer one by which a machine still counts", "`katcall config history` names the machines that have not confirmed a lower one"),
+        EventReason::ConfigurationFollowed => explained("every machine goes by the lower nodeLossTimeoutSeconds, so leaders do too", ""),
         EventReason::BackupMade => explained("a backup was made, for the first time since backups had failed", ""),
         EventReason::BackupFailed => explained("the machine that leads could not make a backup; it tries again", LEADER_AGENT),
         EventReason::OldBackupStays => explained("the machine that leads could not remove a backup beyond backupRetention, which continues to take disk space", LEADER_AGENT),
