@@ -18,7 +18,8 @@ output=$(kat apply --wait --timeout 90s -f "$(workload web --port 80 --replicas 
 equal 1 "$code" "exit code of an apply that waits for a person, or has stalled"
 contains "$output" ImageNotFound
 condition_says() { contains "$(kat get workload web -o json | jq -r '.status.conditions[0].message')" "$1"; }
-wait_for 30 condition_says "no progress for 4 s: ImageNotFound: web-"
+# A new leader lets nothing stall for one node-loss timeout.
+wait_for 90 condition_says "no progress for 4 s: ImageNotFound: web-"
 equal "Stalled 2 0" "$(workload_state)" "state with an image that does not exist"
 code=0
 output=$(kat apply --wait --timeout 90s -f "$(workload web --port 80 --replicas 2 --env V=3 \

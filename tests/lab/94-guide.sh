@@ -28,7 +28,7 @@ contains "$(here "$(sed -n 's/^    \(curl http:.*\)/\1/p' docs/guide/$page.md)")
 contains "$(here "katcall apply run/")" "workload/web unchanged"
 here "katcall diff run/"
 contains "$(here "katcall export web | katcall apply -f -")" "workload/web unchanged"
-here "EDITOR='sed -i s/replicas:.1/replicas:.2/' katcall edit web"
+here "EDITOR=\"sed -i 's/replicas: 1/replicas: 2/'\" katcall edit web"
 equal 2 "$(kat get workloads web -o json | jq .spec.replicas)" "replicas after an edit"
 refused here "katcall diff run/"
 refused here "katcall run $WEB_IMAGE"
