@@ -271,8 +271,11 @@ impl RolloutWait {
         let healthy = status.ready.min(status.updated);
         let mut text = format!("{healthy} of {} healthy", status.replicas);
         if healthy >= status.replicas {
-            // The list of instances is older than the workload's status.
-            text.push_str(&self.old_in_words());
+            // The list of instances may be older than the workload's status, which counts them too: those
+            // of an earlier generation with the same template stay after a rollback.
+            if self.verdict() != WaitVerdict::Done {
+                text.push_str(&self.old_in_words());
+            }
             return text;
         }
         let began = running.saturating_sub(usize::try_from(healthy).unwrap_or(usize::MAX));

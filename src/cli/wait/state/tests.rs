@@ -336,3 +336,11 @@ fn a_programs_lines_are_cut_from_a_message_where_they_are_printed_below() {
     assert_eq!(state.speaker(), None);
     assert!(state.troubles(false)[0].ends_with("no database | bye"));
 }
+
+#[test]
+fn instances_that_stay_after_a_rollback_are_no_old_ones() {
+    let mut state = with(workload(WorkloadPhase::Running, 2, (1, 1, 1)));
+    let kept = instance("web-a", InstancePhase::Running, "", 1);
+    state.instances(ListChange::Listed(vec![kept]));
+    assert_eq!(state.summary(), "web: 1 of 1 healthy");
+}
