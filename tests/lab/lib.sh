@@ -350,7 +350,7 @@ run_fixes_on() {
 }
 
 # The inventory of n1, without the files of tests and files that change by themselves.
-stable_inventory() { inventory n1 | grep -vE '^(root/|var/lib/kat/(etcd|desired\.json|position\.json|images\.json|network/|backups|volumes))'; }
+stable_inventory() { inventory n1 | grep -vE '^(root/|var/lib/kat/(etcd|desired\.json|position\.json|images\.json|instance-history\.json|network/|backups|volumes))'; }
 # no_remains STATUS ID: n1 has no remains of a workload whose instance had this status and id.
 no_remains() {
     local status=$1 id=$2 user uid address
