@@ -23,8 +23,16 @@ mod configuration;
 mod files_of_folder;
 #[path = "api/images.rs"]
 mod images;
+#[path = "api/isolation.rs"]
+mod isolation;
+#[path = "api/jobs.rs"]
+mod jobs;
 #[path = "api/logs.rs"]
 mod logs;
+#[path = "api/metrics.rs"]
+mod metrics;
+#[path = "../src/api/metrics/parser.rs"]
+mod metrics_parser;
 #[path = "api/nodes.rs"]
 mod nodes;
 #[path = "api/overview.rs"]
@@ -35,6 +43,8 @@ mod preview;
 mod registry_credentials;
 #[path = "api/rollouts.rs"]
 mod rollouts;
+#[path = "api/routes.rs"]
+mod routes;
 #[path = "api/secrets.rs"]
 mod secrets;
 #[path = "api/sessions.rs"]

@@ -22,10 +22,16 @@ mod support;
 mod apply;
 #[path = "cli/objects/authorities.rs"]
 mod authorities;
+#[path = "cli/reading/columns.rs"]
+mod columns;
+#[path = "cli/completion.rs"]
+mod completion;
 #[path = "cli/delete.rs"]
 mod delete;
 #[path = "cli/reading/describe.rs"]
 mod describe;
+#[path = "cli/documentation.rs"]
+mod documentation;
 #[path = "cli/explain_jsonpath_wait_for.rs"]
 mod explain_jsonpath_wait_for;
 #[path = "cli/reading/get.rs"]
@@ -38,6 +44,8 @@ mod logs;
 mod namespaces_tokens_contexts;
 #[path = "cli/objects/nodes.rs"]
 mod nodes;
+#[path = "cli/older_server.rs"]
+mod older_server;
 #[path = "cli/reading/plan.rs"]
 mod plan;
 #[path = "cli/real_api.rs"]

@@ -40,5 +40,11 @@ mod kat_net_end_to_end;
 #[path = "network/silent_peers.rs"]
 mod silent_peers;
 
+#[path = "network/virtual_addresses.rs"]
+mod virtual_addresses;
+
+#[path = "network/isolation.rs"]
+mod isolation;
+
 #[path = "network/kernel.rs"]
 mod kernel;

@@ -17,7 +17,7 @@ use std::{
 };
 
 use kat_network::nftables::firewall;
-use kat_render::{EtcdUnit, RenderSettings, Renderer};
+use kat_render::{EtcdUnit, NameSearch, RenderSettings, Renderer};
 use kat_types::assignment::Assignment;
 
 #[path = "render/generator.rs"]
@@ -78,13 +78,20 @@ fn rendered_host() -> BTreeMap<String, String> {
     let settings = RenderSettings::default();
     let address = Ipv4Addr::new(10, 100, 0, 1);
     let etcd = EtcdUnit::new("n1", address, 2379, 2380, "/var/lib/kat/pki");
-    let resolv = renderer.resolv_conf("default", "kat.cluster.local", address, &settings);
+    let resolv = renderer.resolv_conf(
+        "default",
+        "kat.cluster.local",
+        address,
+        NameSearch::Cluster,
+        &settings,
+    );
     let delegation = renderer.user_delegation(&cases()["minimal"]).unwrap();
     let node = serde_json::json!({"schema": 1, "node": "n1", "clusterCidr": "10.100.0.0/16", "serviceCidr": "10.200.0.0/16",
         "subnet": "10.100.0.0/23", "address": address, "clusterDomain": "kat.cluster.local", "wireguardPort": 51820,
         "mtu": 1420, "holdSeconds": 60});
     let others = ["192.0.2.2", "192.0.2.3", "2001:db8::2"];
     let others = others.iter().map(|text| text.parse().unwrap()).collect();
+    let others = firewall::FirewallInput::new(others, None);
     let node = serde_json::from_value(node).unwrap();
     let rules = firewall::ruleset(firewall::TEMPLATE, &node, &others).unwrap();
     let mut files = renderer.host_files(&settings).unwrap();

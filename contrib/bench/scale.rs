@@ -624,6 +624,8 @@ async fn seed(store: &EtcdStore, machine_keys: &[String]) -> anyhow::Result<Stri
         created: now,
         deleting: false,
         quota: Default::default(),
+        access: Default::default(),
+        ingress_hosts: None,
     };
     let mut operations = vec![
         WriteOperation::Put(keys::CLUSTER_UID.to_owned(), CLUSTER_UID.into()),

@@ -89,6 +89,8 @@ impl Store {
                 created: Timestamp::UNIX_EPOCH,
                 deleting: false,
                 quota: Default::default(),
+                access: Default::default(),
+                ingress_hosts: None,
             },
         )?;
         for number in 0..machines {
@@ -143,6 +145,7 @@ impl Store {
             deletes_volumes: false,
             paused: false,
             restarted: None,
+            stopped: None,
             image: Default::default(),
         };
         self.put(keys::workload_meta(NAMESPACE, &name), &meta)

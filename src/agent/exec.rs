@@ -32,7 +32,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::exec::cgroup::CommandCgroup;
+use crate::{exec::cgroup::CommandCgroup, metrics::MachineMeasurer};
 use kat_api::{
     ApiError, InputFrames, InstanceSessions, OpenStreams, OutputFrames, SessionError,
     SessionRequest,
@@ -42,7 +42,7 @@ use kat_systemd::{
     UnitManager,
 };
 use kat_types::{
-    api::{ExecRequest, InstanceUsage, NodeUsage},
+    api::{ExecRequest, InstanceUsage, NodeMeasurements, NodeUsage},
     encoding::frames::{InputFrame, MOST, OutputFrame, PassedSignal, TerminalSize},
     store::snapshot::InstanceEntry,
 };
@@ -86,6 +86,7 @@ pub(crate) struct LocalSessions {
     root: PathBuf,
     open: Arc<OpenStreams>,
     next: AtomicU64,
+    measurer: Option<MachineMeasurer>,
 }
 
 impl LocalSessions {
@@ -95,6 +96,25 @@ impl LocalSessions {
             root,
             open: OpenStreams::new(MOST_SESSIONS, MOST_OF_ONE),
             next: AtomicU64::new(0),
+            measurer: None,
+        }
+    }
+
+    /// Measures the machine as well.
+    pub(crate) fn measured_by(mut self, measurer: MachineMeasurer) -> Self {
+        self.measurer = Some(measurer);
+        self
+    }
+
+    /// The resource usage of these instances; those that do not run are left out.
+    async fn count_all(&self, instances: &[InstanceEntry]) -> NodeUsage {
+        let counted: Vec<_> = instances
+            .iter()
+            .map(|entry| self.count(entry).boxed())
+            .collect();
+        let counted = stream::iter(counted).buffered(COUNTED_AT_ONCE);
+        NodeUsage {
+            instances: counted.filter_map(std::future::ready).collect().await,
         }
     }
 }
@@ -231,14 +251,15 @@ impl InstanceSessions for LocalSessions {
         _node: &str,
         instances: &[InstanceEntry],
     ) -> Result<NodeUsage, SessionError> {
-        let counted: Vec<_> = instances
-            .iter()
-            .map(|entry| self.count(entry).boxed())
-            .collect();
-        let counted = stream::iter(counted).buffered(COUNTED_AT_ONCE);
-        Ok(NodeUsage {
-            instances: counted.filter_map(std::future::ready).collect().await,
-        })
+        Ok(self.count_all(instances).await)
+    }
+
+    async fn measurements(&self, node: &str) -> Result<NodeMeasurements, SessionError> {
+        let measurer = self.measurer.as_ref().ok_or_else(|| {
+            SessionError::Unavailable(format!("the machine `{node}` is not measured now"))
+        })?;
+        let usage = |instances: Vec<InstanceEntry>| async move { self.count_all(&instances).await };
+        Ok(measurer.measure(usage).await)
     }
 }
 

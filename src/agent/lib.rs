@@ -19,6 +19,7 @@
 //! - `network`: the files that `kat-net` reads. `reporter`: reports to the leader.
 //! - `cluster`: identity, keys, and connections to other machines.
 //! - `etcd`: parts that run only on machines with etcd; `member.rs` starts the leader's loops.
+//! - `metrics`: what the machine measures of itself.
 //! - `local_api`, `exec`: the API's listeners on this machine, logs and sessions.
 //! - `commands`: `init`, `join`, `check`, `trust`, `reset`, backup and recovery.
 //!
@@ -48,7 +49,9 @@ mod etcd;
 mod exec;
 mod health;
 mod images;
+mod ingress;
 mod local_api;
+mod metrics;
 mod network;
 mod reporter;
 mod secrets;

@@ -13,7 +13,7 @@ use super::Statuses;
 use crate::{
     cluster::{abilities::MachineAbilities, identity::MachineIdentity, reach::CurrentReach},
     desired_state::settings::FollowedSettings,
-    network::kat_net_probe,
+    network::{kat_net_probe, virtual_addresses},
     service::supervisor::DesiredList,
 };
 use kat_api::take_own_report;
@@ -24,7 +24,8 @@ use kat_types::{
     VERSION,
     api::{
         ApiTime, AuthorityReport, Condition, DATA_PATH_RUNS, DISKS_ANSWER, FILES_WRITTEN,
-        MemberKeys, NodeReport, NodeResources, OverlayReport, OverlayStatus,
+        IngressReport, IngressState, IsolationReport, MemberKeys, NodeReport, NodeResources,
+        OverlayReport, OverlayStatus, ROUTES_SERVED, VirtualAddressReport,
     },
     assignment::ASSIGNMENT_SCHEMA,
     machine::fence::{BootClock, BootTime},
@@ -165,13 +166,21 @@ pub trait MachineFacts: Send + Sync {
     fn data_path_silent(&self) -> Option<Timestamp> {
         None
     }
+    /// How its `kat-net` isolates namespaces; `None` where that is not known.
+    fn isolation(&self) -> Option<IsolationReport> {
+        None
+    }
+    /// What its `kat-net` does with virtual addresses.
+    fn virtual_addresses(&self) -> Vec<VirtualAddressReport> {
+        Vec::new()
+    }
     async fn overlay(&self) -> OverlayReport;
     /// Where other machines reach this one; empty where that is not known.
     fn present(&self) -> CurrentReach {
         CurrentReach::default()
     }
-    /// Waits until the machine's addresses, how it uses the authorities, or whether its `kat-net`
-    /// answers may have changed since this call.
+    /// Waits until the machine's addresses, virtual ones among them, how it uses the authorities, or
+    /// whether its `kat-net` answers may have changed since this call.
     fn moved(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
@@ -390,6 +399,7 @@ impl Reporter {
                 since: ApiTime::UNKNOWN,
             });
         }
+        conditions.extend(ingress_condition(self.statuses.ingress().as_ref()));
         let silent = self.statuses.silent_disks();
         if !silent.is_empty() {
             conditions.push(Condition {
@@ -408,7 +418,9 @@ impl Reporter {
         let present = self.facts.present();
         let abilities = self.facts.abilities();
         let overlay_network = self.facts.overlay().await;
-        let conditions = self.conditions(&overlay_network);
+        let virtual_addresses = self.facts.virtual_addresses();
+        let mut conditions = self.conditions(&overlay_network);
+        conditions.extend(virtual_addresses::condition(&virtual_addresses));
         let mut report = NodeReport {
             node_name: self.identity.node.clone(),
             node_uid: self.identity.node_uid.clone(),
@@ -441,6 +453,9 @@ impl Reporter {
             state_stream: Some(self.facts.state_stream()),
             etcd_waits: self.facts.etcd_waits(),
             configuration: Some(self.settings.followed()),
+            isolation: self.facts.isolation(),
+            ingress: self.statuses.ingress(),
+            virtual_addresses,
         };
         // Cut to the leader's limits, so that the leader never rejects a report because of long
         // output of programs.
@@ -449,6 +464,23 @@ impl Reporter {
         }
         report
     }
+}
+
+/// The condition of a machine that does not serve the routes that it was given.
+fn ingress_condition(report: Option<&IngressReport>) -> Option<Condition> {
+    let report = report?;
+    let reason = match report.state {
+        IngressState::Starting | IngressState::Serving => return None,
+        IngressState::PortInUse => Reason::IngressPortInUse,
+        IngressState::Failed => Reason::IngressFailed,
+    };
+    Some(Condition {
+        kind: ROUTES_SERVED.to_owned(),
+        status: false,
+        reason: reason.into(),
+        message: report.message.clone(),
+        since: ApiTime::UNKNOWN,
+    })
 }
 
 /// The condition of a machine whose `kat-net` does not run, or has not answered since `silent`.

@@ -47,9 +47,12 @@ use crate::{
 use kat_daemon::watchdog::LoopPulses;
 use kat_pki::{PeerCertificate, PeerIdentity};
 use kat_types::{
-    api::{CALLER_HEADER, GoneInstances, NodeUsage},
+    api::{CALLER_HEADER, GoneInstances, NodeMeasurements, NodeUsage},
     store::snapshot::InstanceEntry,
 };
+
+/// The end of the path of what the machine measures, and of no other path.
+const METRICS: &str = "/metrics";
 
 /// Maximum characters of a caller's name.
 const MOST_NAME: usize = 256;
@@ -134,6 +137,7 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
             get(gone),
         )
         .route("/v1alpha1/nodes/{node}/usage", get(usage))
+        .route("/v1alpha1/nodes/{node}/metrics", get(metrics))
         .layer(from_fn_with_state(Arc::clone(&agent), only_leaders))
         .with_state(Arc::clone(&agent))
         .merge(volume_copies::routes(
@@ -194,7 +198,10 @@ async fn only_leaders(
         (refused.into_response(), ", which may not lead,")
     };
     let status = response.status().as_u16();
-    if but.is_empty() || agent.bounded_lines.take(AuditedCaller::Anybody) {
+    // As for the API's own line of such a call.
+    if but.is_empty() && status < 400 && path.ends_with(METRICS) {
+        tracing::debug!(target: "audit", "{method} {path} {status} by leader:{name}{whom} on the agent's port");
+    } else if but.is_empty() || agent.bounded_lines.take(AuditedCaller::Anybody) {
         tracing::info!(target: "audit", "{method} {path} {status} by leader:{name}{but}{whom} on the agent's port");
     }
     response
@@ -294,6 +301,14 @@ async fn usage(
     PathParameters(node): PathParameters<String>,
 ) -> Result<Json<NodeUsage>, ApiError> {
     Ok(Json(agent.sessions.usage(&node, &(agent.all)()).await?))
+}
+
+/// As [`usage`]: the machine measures itself, whatever the path says.
+async fn metrics(
+    State(agent): State<Arc<AgentPortState>>,
+    PathParameters(node): PathParameters<String>,
+) -> Result<Json<NodeMeasurements>, ApiError> {
+    Ok(Json(agent.sessions.measurements(&node).await?))
 }
 
 /// Query parameters of the instances that are gone.

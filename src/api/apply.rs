@@ -2,8 +2,10 @@
 
 pub(crate) mod image_pins;
 pub(crate) mod preview;
-mod readers;
+pub(crate) mod readers;
 pub(crate) mod removal;
+pub(crate) mod route_claims;
+mod start_order;
 pub(crate) mod submission;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -22,7 +24,7 @@ use crate::{
 };
 use kat_plan::{
     EventLog, MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, QuotaExceeded, Snapshot, check_workload,
-    next_index, reserved_ports,
+    next_index, on_each_machine, reserved_ports,
 };
 use kat_types::{
     api::{EventKind, Metadata, ObjectKind, ObjectReference, Scope, WriteOutcome},
@@ -34,8 +36,8 @@ use kat_types::{
     store::{
         keys,
         records::{
-            GenerationRecord, ImageRecord, IndexRecord, LastIndex, Origin, WorkloadMeta,
-            with_restart,
+            GenerationRecord, ImageRecord, IndexRecord, LastIndex, Origin, StopRecord,
+            WorkloadMeta, with_restart,
         },
         revisions::{Stored, WorkloadKey},
         snapshot::WorkloadEntry,
@@ -78,6 +80,10 @@ pub(super) enum ApplyCause {
     ImageSet,
     /// The same files, with new instances.
     Restarted { at: Timestamp },
+    /// The same files without replicas, of which there were `before`.
+    Stopped { before: u32 },
+    /// The same files with the replicas of before the stop.
+    Started { replicas: u32 },
 }
 
 impl ApplyCause {
@@ -88,6 +94,8 @@ impl ApplyCause {
             Self::Scaled { .. } => Origin::Scaled,
             Self::Restarted { .. } => Origin::Restarted,
             Self::ImageSet => Origin::ImageSet,
+            Self::Stopped { .. } => Origin::Stopped,
+            Self::Started { .. } => Origin::Started,
         }
     }
 
@@ -117,6 +125,14 @@ impl ApplyCause {
             Self::Restarted { .. } => (
                 EventReason::Restarted,
                 format!("generation {generation} begins its instances anew, as {caller} asked"),
+            ),
+            Self::Stopped { before } => (
+                EventReason::WorkloadStopped,
+                format!("{caller} stopped it; `katcall start` gives it {before} replicas again"),
+            ),
+            Self::Started { replicas } => (
+                EventReason::WorkloadStarted,
+                format!("{caller} started it again, with {replicas} replicas"),
             ),
         }
     }
@@ -186,13 +202,17 @@ impl WorkloadWrite<'_> {
             )));
         }
         let entry = snapshot.workloads.get(&key);
-        if let Some(needed) = &submission.needed_reader {
-            readers::check(snapshot, needed, entry.map(|entry| &entry.files))?;
-        }
+        let needed = &submission.needed_readers;
+        readers::check(snapshot, needed, entry.map(|entry| &entry.files))?;
         self.precondition
             .check(entry.map(|entry| entry.meta.revision))?;
         let namespace_key = keys::namespace(&key.namespace);
         let mut conditions = vec![Compare::ModRevision(namespace_key, namespace.revision)];
+        if let Some(members) = snapshot.members.as_ref().filter(|_| !needed.is_empty()) {
+            // A machine with an older reader may become a member at this moment.
+            let key = keys::MEMBERS.to_owned();
+            conditions.push(Compare::ModRevision(key, members.revision));
+        }
         if submission.fenced_grace.is_some() {
             // The timeout that it fits into may be lowered at this moment.
             let key = keys::WANTED_CONFIGURATION.to_owned();
@@ -204,22 +224,29 @@ impl WorkloadWrite<'_> {
                 Some(meta) => meta,
                 None => {
                     let metadata = workload_metadata(&key, entry);
-                    return Ok(WriteDecision::Done(WriteResult::of(
-                        "Workload",
-                        WriteOutcome::Unchanged,
-                        metadata,
-                    )));
+                    let unchanged = WriteOutcome::Unchanged;
+                    let result = WriteResult::of("Workload", unchanged, metadata);
+                    return Ok(WriteDecision::Done(WriteResult {
+                        warnings: self.without_replicas().into_iter().collect(),
+                        ..result
+                    }));
                 }
             },
         };
-        check_workload(
-            snapshot,
-            &key,
-            &quota_defaults(self.caller),
-            &submission.amounts,
-        )
-        .map_err(exceeded)?;
-        let outcome = self.written(&key, entry.is_none(), &decided.meta);
+        let amounts = match &submission.daemon {
+            Some(spec) => on_each_machine(snapshot, &key, spec, submission.amounts),
+            None => submission.amounts,
+        };
+        check_workload(snapshot, &key, &quota_defaults(self.caller), &amounts).map_err(exceeded)?;
+        let claims = route_claims::check(snapshot, &key, submission, self.caller)?;
+        let order = start_order::check(snapshot, &key, &submission.start_after)?;
+        conditions.extend(order.conditions);
+        let mut warnings = missing_namespaces(snapshot, &submission.allow_namespaces);
+        warnings.extend(order.warnings);
+        let outcome = WriteResult {
+            warnings,
+            ..self.written(&key, entry.is_none(), &decided.meta)
+        };
         let generation = decided.meta.generation;
         let same_generation = entry.is_some_and(|entry| entry.meta.value.generation == generation);
         conditions.push(Compare::ModRevision(
@@ -227,6 +254,12 @@ impl WorkloadWrite<'_> {
             entry.map_or(0, |entry| entry.meta.revision),
         ));
         let mut operations = decided.operations;
+        if claims.change {
+            // Two applies that were decided on the same owners do not both succeed.
+            let key = keys::INGRESS_CLAIMS.to_owned();
+            conditions.push(Compare::ModRevision(key.clone(), snapshot.claims_revision));
+            operations.push(WriteOperation::Put(key, Vec::new()));
+        }
         let stored = entry.map(|entry| &entry.files);
         operations.extend(self.files(&key, stored, generation, same_generation));
         let meta_key = keys::workload_meta(&key.namespace, &key.name);
@@ -308,6 +341,7 @@ impl WorkloadWrite<'_> {
                 deletes_volumes: false,
                 paused: false,
                 restarted: None,
+                stopped: None,
                 image: image_pins::still_meant(self.looked.as_ref(), &self.submission),
             },
         })
@@ -324,13 +358,17 @@ impl WorkloadWrite<'_> {
         if meta.deleting {
             return Err(ApiError::conflict(
                 format!("the workload `{key}` is being deleted"),
-                "wait until it is gone, then apply again",
+                &format!(
+                    "`katcall wait workload/{key} --for=delete` waits until it is gone; then apply again"
+                ),
             ));
         }
         let restarted = match self.cause {
-            ApplyCause::Applied | ApplyCause::Scaled { .. } | ApplyCause::ImageSet => {
-                meta.restarted
-            }
+            ApplyCause::Applied
+            | ApplyCause::Scaled { .. }
+            | ApplyCause::ImageSet
+            | ApplyCause::Stopped { .. }
+            | ApplyCause::Started { .. } => meta.restarted,
             ApplyCause::RolledBack { restarted, .. } => restarted,
             ApplyCause::Restarted { at } => Some(at),
         };
@@ -392,9 +430,44 @@ impl WorkloadWrite<'_> {
                 template_hash,
                 restarted,
                 updated: self.now,
+                stopped: self.stopped(entry),
                 ..meta.clone()
             },
         }))
+    }
+
+    /// The warning of a start that starts nothing, because a user scaled the workload to 0.
+    fn without_replicas(&self) -> Option<String> {
+        let starts = matches!(self.cause, ApplyCause::Started { .. });
+        let is_empty = starts && self.submission.replicas == Some(0);
+        is_empty.then(|| {
+            "it was not stopped, and has 0 replicas: `katcall scale NAME --replicas N` starts instances".to_owned()
+        })
+    }
+
+    /// A stop is recorded, and remembered for as long as the files have no replicas: whatever gives
+    /// the workload replicas starts it. A rollback to a stopped generation stops it too.
+    fn stopped(&self, entry: &WorkloadEntry) -> Option<StopRecord> {
+        let stop = |replicas| StopRecord {
+            replicas,
+            by: self.caller.to_string(),
+            at: self.now,
+        };
+        if let ApplyCause::Stopped { before } = self.cause {
+            return Some(stop(before));
+        }
+        if self.submission.replicas != Some(0) {
+            return None;
+        }
+        let stopped = entry.meta.value.stopped.clone();
+        stopped.or_else(|| match self.cause {
+            ApplyCause::RolledBack { of, .. } if was_stopped(entry, of) => {
+                let parsed = entry.parsed.as_ref().ok();
+                let present = parsed.and_then(|parsed| parsed.workload.spec.replicas);
+                Some(stop(present.unwrap_or(0)))
+            }
+            _ => None,
+        })
     }
 
     /// The record of how the generation came to be.
@@ -477,6 +550,28 @@ impl WorkloadWrite<'_> {
     }
 }
 
+/// Whether the workload was stopped as of a kept generation, which has no replicas.
+fn was_stopped(entry: &WorkloadEntry, generation: u64) -> bool {
+    let mut next = Some(generation);
+    while let Some(generation) = next {
+        let archived = entry.archive.get(&generation);
+        let Some(record) = archived.and_then(|archived| archived.record.as_ref()) else {
+            return false;
+        };
+        next = match record.origin {
+            Origin::Stopped => return true,
+            Origin::RolledBack | Origin::RolledBackItself => record.of,
+            // These leave the number of replicas as it was.
+            Origin::ImageSet | Origin::Restarted | Origin::SecretChanged => {
+                generation.checked_sub(1)
+            }
+            Origin::Applied | Origin::Scaled | Origin::Started => None,
+        };
+        next = next.filter(|next| *next < generation);
+    }
+    false
+}
+
 struct WorkloadDecision {
     meta: WorkloadMeta,
     operations: Vec<WriteOperation>,
@@ -497,6 +592,17 @@ pub(super) fn record(
         uid: uid.to_owned(),
     };
     EventLog::new(&snapshot.events, now).record(EventKind::Normal, reason, object, message)
+}
+
+/// A warning for each namespace that may reach the workload and does not exist.
+pub(super) fn missing_namespaces(snapshot: &Snapshot, allowed: &[String]) -> Vec<String> {
+    let names = allowed.iter();
+    let missing = names.filter(|name| !snapshot.namespaces.contains_key(*name));
+    missing
+        .map(|name| {
+            format!("allowNamespaces: there is no namespace `{name}`; it is allowed once it exists")
+        })
+        .collect()
 }
 
 /// The quotas that apply to this caller in a namespace without quotas.

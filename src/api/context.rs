@@ -88,6 +88,8 @@ pub struct Api {
     pub(super) history: SnapshotHistory,
     pub(super) streams: Arc<OpenStreams>,
     pub(super) turns: UsageQueryTurns,
+    /// Of their own, so that scrapes of machines that do not answer hold up no other caller.
+    pub(super) measurement_turns: UsageQueryTurns,
     /// By namespace, one turn at a time for writes that count against quotas, so that each is
     /// decided on the result of the one before it.
     pub(super) growth: SharedTurns,
@@ -123,6 +125,7 @@ impl Api {
             rates: RateLimits::new(&config.limits),
             streams: OpenStreams::new(config.limits.streams, config.limits.streams_of_one_caller),
             turns: UsageQueryTurns::default(),
+            measurement_turns: UsageQueryTurns::default(),
             growth: SharedTurns::new(1, GROWTH_AT_ONCE),
             config,
             counters: Counters::default(),

@@ -15,6 +15,7 @@
 //! - `routes`, `extract`, `errors`, `openapi`: from a request to a handler and back.
 //! - `handlers`: one file for each kind of object, in `workloads`, `data`, `machines`, `cluster`.
 //! - `apply`: reading of an archive, image digests, preview and removal.
+//! - `metrics`: families of metrics as text for Prometheus.
 //! - `view`, `watch`, `history`: stored state as callers see it, and its changes.
 //! - `agent_port`: reads and streams of one machine's instances.
 //!
@@ -47,6 +48,7 @@ mod errors;
 mod extract;
 pub mod handlers;
 mod history;
+mod metrics;
 pub mod openapi;
 pub mod routes;
 pub mod server;
@@ -62,7 +64,7 @@ pub use crate::{
             tokens::{NewToken, new_token},
         },
         data::volume_copies::{CopyStream, VolumeCopies},
-        machines::nodes::take_own_report,
+        machines::{measurements::MEASURED_UNITS, nodes::take_own_report},
         workloads::{
             instances::{InstanceLogs, LogStream, LoggedWorkload, LogsError},
             sessions::{InputFrames, InstanceSessions, OutputFrames, SessionError, SessionRequest},

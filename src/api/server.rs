@@ -11,7 +11,6 @@ pub(crate) mod open_streams;
 pub(crate) mod pools;
 pub(crate) mod tcp_proxy;
 pub(crate) mod work_permits;
-pub(crate) mod write_timeout;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -42,10 +41,9 @@ use crate::{
         limits::ApiLimits,
         pools::{ConnectionPools, ConnectionSlot, ConnectionStandingHandle},
         tcp_proxy::{LeaderConnection, LeaderSource, SocketLeader, pass, pass_opened, reach},
-        write_timeout::WriteTimeoutStream,
     },
 };
-use kat_daemon::watchdog::LoopPulses;
+use kat_daemon::{watchdog::LoopPulses, write_timeout::WriteTimeoutStream};
 use kat_pki::peer_certificate;
 use kat_types::{
     api::{CONNECTION_WINDOW, STREAM_WINDOW},

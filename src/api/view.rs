@@ -62,6 +62,9 @@ impl ApiView<'_> {
             kind: "Namespace".to_owned(),
             metadata: namespace_metadata(name, &stored.value, stored.revision),
             spec: NamespaceSpec {
+                isolation: stored.value.access.isolation,
+                allow_namespaces: stored.value.access.allow_namespaces.clone(),
+                ingress_hosts: stored.value.ingress_hosts.clone(),
                 quota: stored.value.quota,
             },
             status: NamespaceStatus {
@@ -192,6 +195,7 @@ fn workload_item(key: &WorkloadKey, entry: &WorkloadEntry) -> WorkloadItem {
                 .load_balancer
                 .as_ref()
                 .map(|load_balancer| load_balancer.spec.clone()),
+            job: parsed.job.clone(),
         },
         Err(reason) => {
             status.conditions.push(Condition {
@@ -205,7 +209,11 @@ fn workload_item(key: &WorkloadKey, entry: &WorkloadEntry) -> WorkloadItem {
         }
     };
     if entry.status.is_none() {
-        status.replicas = spec.workload.replicas.unwrap_or(0);
+        status.replicas = match spec.workload.kind {
+            WorkloadType::Service => spec.workload.replicas.unwrap_or(0),
+            // They follow from runs and machines.
+            WorkloadType::Job | WorkloadType::DaemonService => 0,
+        };
     }
     if entry.meta.value.deleting {
         status.phase = WorkloadPhase::Deleting;
@@ -247,6 +255,7 @@ fn unreadable() -> WorkloadView {
             machine_access: Vec::new(),
         },
         load_balancer: None,
+        job: None,
     }
 }
 
@@ -283,10 +292,15 @@ fn time(timestamp: Option<Timestamp>) -> ApiTime {
 mod instances;
 mod nodes;
 mod overview;
+mod routes;
+mod runs;
 mod secrets;
 #[cfg(test)]
 mod tests;
+mod virtual_addresses;
 mod volumes;
 
+pub(crate) use overview::shown_version;
+pub(crate) use runs::run_item;
 pub(crate) use secrets::{secret_metadata, stored_secret_metadata};
 pub(crate) use volumes::volume_metadata;

@@ -28,8 +28,8 @@ use crate::{
 use kat_plan::Snapshot;
 use kat_types::{
     api::{
-        ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, SecretItem, TokenView,
-        VolumeItem, WatchLine,
+        ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, RouteItem, RunItem,
+        SecretItem, TokenView, VirtualAddressItem, VolumeItem, WatchLine,
     },
     encoding::json,
 };
@@ -136,6 +136,38 @@ impl ListableObject for VolumeItem {
     fn key(&self) -> String {
         let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
         format!("{namespace}/{}/{}", self.spec.workload, self.metadata.name)
+    }
+
+    fn same(&self, earlier: &Self) -> bool {
+        self == earlier
+    }
+}
+
+impl ListableObject for RouteItem {
+    /// Two workloads may have written one route.
+    fn key(&self) -> String {
+        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
+        format!("{namespace}/{}/{}", self.spec.workload, self.metadata.name)
+    }
+
+    fn same(&self, earlier: &Self) -> bool {
+        self == earlier
+    }
+}
+
+impl ListableObject for RunItem {
+    fn key(&self) -> String {
+        metadata_key(self)
+    }
+
+    fn same(&self, earlier: &Self) -> bool {
+        self == earlier
+    }
+}
+
+impl ListableObject for VirtualAddressItem {
+    fn key(&self) -> String {
+        metadata_key(self)
     }
 
     fn same(&self, earlier: &Self) -> bool {

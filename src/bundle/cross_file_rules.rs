@@ -78,6 +78,13 @@ pub(crate) fn check(
     if mode == DecodeMode::Stored {
         return;
     }
+    if let Some(route) = of(DocumentKind::Route) {
+        let message = "a Route belongs to no workload".to_owned();
+        let found = route.at_value(Class::CrossFile, "kind", message);
+        diagnostics.push(found.hint(
+            "put it into a folder of its own; routes to this workload are `spec.ingress` of VirtualLoadBalancer.kat",
+        ));
+    }
     file_names(documents, diagnostics);
     let Some(value) = &bundle.workload else {
         return;

@@ -10,7 +10,7 @@ use super::{
     MAX_BUNDLE, MAX_FILE, MAX_FILES, SourceFile,
     archive::{is_ignored, text},
     carried,
-    diagnostic::{Class, Diagnostic},
+    diagnostic::{Class, Diagnostic, quote},
     parse::{check_file_name, check_file_size},
 };
 
@@ -27,10 +27,16 @@ pub fn read_folder(path: &Path) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
     let metadata = fs::metadata(path).map_err(unreadable)?;
     let mut names = Vec::new();
     let mut diagnostics = Vec::new();
+    // The first file, by name, that may be meant as a `*.kat` file.
+    let mut yaml: Option<String> = None;
     if metadata.is_dir() {
         for entry in fs::read_dir(path).map_err(unreadable)? {
             let name = entry.map_err(unreadable)?.file_name();
             let lossy = name.to_string_lossy();
+            let is_yaml = lossy.ends_with(".yaml") || lossy.ends_with(".yml");
+            if is_yaml && !is_ignored(&lossy) && yaml.as_deref().is_none_or(|one| &*lossy < one) {
+                yaml = Some(lossy.to_string());
+            }
             if !lossy.ends_with(".kat") || is_ignored(&lossy) {
                 continue;
             }
@@ -50,8 +56,13 @@ pub fn read_folder(path: &Path) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
     names.sort();
     if names.is_empty() && diagnostics.is_empty() {
         diagnostics.push(
-            refuse(Class::Missing, "no *.kat file is in this folder".to_owned())
-                .hint("a workload needs at least a workload.kat"),
+            refuse(Class::Missing, "no *.kat file is in this folder".to_owned()).hint(match yaml {
+                Some(yaml) => format!(
+                    "only files whose names end in .kat are read: rename {} if it is meant for KAT",
+                    quote(&yaml)
+                ),
+                None => "a workload needs at least a workload.kat".to_owned(),
+            }),
         );
     }
     if names.len() > MAX_FILES {

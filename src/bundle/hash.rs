@@ -24,7 +24,7 @@ const MARKS: [&str; 3] = [
 ];
 
 /// Fields of a workload that decide about its instances: a change replaces them.
-const TEMPLATE: [&str; 7] = [
+const TEMPLATE: [&str; 8] = [
     "source",
     "restartPolicy",
     "onPartition",
@@ -32,10 +32,11 @@ const TEMPLATE: [&str; 7] = [
     "initContainers",
     "sidecars",
     "volumes",
+    "machineAccess",
 ];
 
 /// 16 hexadecimal digits over the template of an instance: source, build, containers, volumes,
-/// carried files, restart policy, `onPartition`, ports and health check.
+/// carried files, restart policy, `onPartition`, `machineAccess`, ports and health check.
 ///
 /// Replicas, labels, placement, update strategy, ingress and `reclaim` are not part of it.
 pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {

@@ -78,7 +78,7 @@ pub use folder::read_folder;
 pub use hash::{spec_hash, template_hash, without_defaults};
 pub use image_places::image_places;
 pub use kind::DocumentKind;
-pub use needed_reader::{NeededReader, needed_reader};
+pub use needed_reader::{NeededReader, needed_reader, needed_readers};
 pub use not_yet::{not_yet, not_yet_agent_config, not_yet_cluster};
 pub use parse::{
     parse, parse_agent_config, parse_agent_config_as, parse_cluster, parse_cluster_as,
@@ -161,12 +161,28 @@ pub fn check_variable(text: &str) -> Result<(), String> {
     check::variable(text).map_err(|complaint| complaint.message)
 }
 
+/// Checks an argument of a program; the message does not contain its text.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_argument(text: &str) -> Result<(), String> {
+    check::argument(text).map_err(|complaint| complaint.message)
+}
+
 /// Checks that a text can name an image.
 ///
 /// # Errors
 /// What was found, and what was expected.
 pub fn check_image(text: &str) -> Result<(), String> {
     check::image(text).map_err(|complaint| complaint.message)
+}
+
+/// Checks that a text can be the host of a route: a name, or `*.` and a domain.
+///
+/// # Errors
+/// What was found, and what was expected.
+pub fn check_route_host(text: &str) -> Result<(), String> {
+    check::host(text).map_err(|complaint| complaint.message)
 }
 
 /// Checks that a text can name a registry or a mirror of one: a host, optionally with a port and a

@@ -10,6 +10,9 @@ use super::{
     yaml::{self, YamlNode, YamlValue, item_path, key_path, locate},
 };
 
+/// The version that runs DaemonServices; an earlier one stops their instances.
+const DAEMON_READER: u32 = 5;
+
 /// Why files need a version of the reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeededReader {
@@ -17,6 +20,8 @@ pub struct NeededReader {
     pub version: u32,
     /// What needs it, such as ``workload.kat:4:1: `spec.type` is left out``.
     pub why: String,
+    /// The same without the file and the place.
+    pub what: String,
     /// How to write the same for an earlier version.
     pub instead: String,
 }
@@ -24,6 +29,13 @@ pub struct NeededReader {
 /// The highest version of the reader that the files need, and the first place that needs it;
 /// `None` if every version reads them.
 pub fn needed_reader(files: &[SourceFile]) -> Option<NeededReader> {
+    // The first of the highest ones.
+    let found = needed_readers(files).into_iter();
+    found.rev().max_by_key(|found| found.version)
+}
+
+/// Every place of the files that not every version reads, in their order.
+pub fn needed_readers(files: &[SourceFile]) -> Vec<NeededReader> {
     let mut found = Vec::new();
     for file in files.iter().filter(|file| file.name != CARRIED) {
         for root in yaml::read(&file.name, &file.text, &mut Vec::new()).roots {
@@ -42,8 +54,7 @@ pub fn needed_reader(files: &[SourceFile]) -> Option<NeededReader> {
             }
         }
     }
-    // The first of the highest ones.
-    found.into_iter().rev().max_by_key(|found| found.version)
+    found
 }
 
 /// Whether a document's type is Service, which is its default.
@@ -113,10 +124,18 @@ impl Walk<'_> {
         if field.since > 1 {
             let why = format!("`{}` is written", field.path);
             let instead = match field.path {
+                "spec" => "upgrade that machine first: an earlier version runs no Job".to_owned(),
                 "spec.ports" => "write the ports in VirtualLoadBalancer.kat".to_owned(),
                 _ => format!("leave {} out", field.name()),
             };
             self.push(field.since, at, &why, instead);
+        }
+        if field.path == "spec.type"
+            && matches!(&node.value, YamlValue::Scalar { text, .. } if text == "DaemonService")
+        {
+            let instead =
+                "upgrade that machine first: an earlier version runs no DaemonService".to_owned();
+            self.push(DAEMON_READER, at, "`spec.type` is DaemonService", instead);
         }
         if let (FieldType::MappingOr(alone, since), YamlValue::Scalar { text, .. }) =
             (field.value, &node.value)
@@ -129,10 +148,10 @@ impl Walk<'_> {
 
     fn push(&mut self, version: u32, at: Position, why: &str, instead: String) {
         let Position { line, column, .. } = at;
-        let why = format!("{}:{line}:{column}: {why}", self.file);
         self.found.push(NeededReader {
             version,
-            why,
+            why: format!("{}:{line}:{column}: {why}", self.file),
+            what: why.to_owned(),
             instead,
         });
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Bundle, CARRIED, DocumentKind, SourceFile,
-    diagnostic::{Class, Diagnostic, Span, quote, sort},
+    diagnostic::{Class, Diagnostic, Span, sort},
     fields::{self, Field, FieldStatus},
     yaml::{self, YamlNode, YamlValue, item_path, key_path, locate},
 };
@@ -89,22 +89,21 @@ fn span_of_key(entry: &yaml::MappingEntry) -> Span {
 fn refused(field: &Field, node: &YamlNode) -> Option<(String, String)> {
     let name = field.name();
     match field.status {
+        FieldStatus::Effective if field.path == "spec.concurrencyPolicy" => match &node.value {
+            YamlValue::Scalar { text, .. } if text == "Allow" => Some((
+                "not yet: concurrencyPolicy Allow is not built in this version".to_owned(),
+                "built are Forbid and Replace".to_owned(),
+            )),
+            _ => None,
+        },
+        FieldStatus::Effective if field.path == "spec.completions" => match &node.value {
+            YamlValue::Scalar { text, .. } if text == "PerNode" => Some((
+                "not yet: completions PerNode is not built in this version".to_owned(),
+                "write the number of instances that must succeed".to_owned(),
+            )),
+            _ => None,
+        },
         FieldStatus::Identity | FieldStatus::Effective => None,
-        FieldStatus::EffectiveFor(words) => {
-            let word = match &node.value {
-                YamlValue::Scalar { text, .. } => text.as_str(),
-                _ => return None,
-            };
-            (!words.contains(&word)).then(|| {
-                (
-                    format!(
-                        "not yet: {name} {} is not built in this version",
-                        quote(word)
-                    ),
-                    format!("built is {}", words.join(", ")),
-                )
-            })
-        }
         FieldStatus::NotYet => {
             if let Some(default) = field.default {
                 if yaml::to_json(node) == yaml::json_of(default) {
@@ -113,12 +112,6 @@ fn refused(field: &Field, node: &YamlNode) -> Option<(String, String)> {
                 return Some((
                     format!("not yet: {name} is not built in this version"),
                     format!("leave it out, or write its default `{default}`"),
-                ));
-            }
-            if field.kind == DocumentKind::Route && field.path == "spec" {
-                return Some((
-                    format!("not yet: kind {} is not built in this version", field.kind),
-                    "leave the document out".to_owned(),
                 ));
             }
             Some((

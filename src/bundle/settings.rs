@@ -75,7 +75,10 @@ pub const CLUSTER_SETTINGS: &[ClusterSetting] = &[
     setting("agentTickSeconds", OfMachines("machines report this often; nothing restarts")),
     setting("nodeLossTimeoutSeconds", OfMachines("a silent machine counts as lost after this time; a lower value counts once every machine has confirmed it; nothing restarts")),
     setting("mtu", OfMachines("the overlay has it at once, and containers that start from now on; running containers keep theirs until they are restarted")),
-    setting("isolation", OfLeader("workloads reach those of other namespaces, as without it; nothing restarts")),
+    setting("isolation", OfMachines("None: workloads reach those of other namespaces; Audit: they do, and `katcall why isolation` lists what Namespaces would refuse; Namespaces: connections to namespaces that do not allow them end and are refused; nothing restarts")),
+    setting("ingress", OfMachines("the machines that serve routes go by it; other internalDomains make a new authority, which has to be trusted anew; nothing restarts")),
+    setting("acme", OfLeader("the leader orders certificates by it: after agreeToTerms, for hosts outside of internalDomains; another directory orders them anew, and the present ones are served until then")),
+    setting("virtualAddresses", OfMachines("one ingress machine at a time has each address, and announces it on its LAN; this does not work in networks whose provider routes addresses to machines; an address that is left out is given up at once; nothing restarts")),
 ];
 
 impl ClusterSetting {
@@ -102,6 +105,13 @@ pub struct ChangedSetting {
     pub after: String,
 }
 
+/// Whether the text of a `cluster.kat` has this setting of `spec`.
+pub fn is_written(text: &str, name: &str) -> bool {
+    let read = yaml::read("cluster.kat", text, &mut Vec::new());
+    let mut roots = read.roots.iter();
+    roots.any(|root| yaml::locate(root, &format!("spec.{name}")).is_some())
+}
+
 /// The settings of `spec` that differ, by name.
 ///
 /// # Errors
@@ -111,7 +121,14 @@ pub fn changed_settings(
     after: &ClusterConfiguration,
 ) -> Result<Vec<ChangedSetting>, NotEncoded> {
     let tree = |configuration: &ClusterConfiguration| {
-        json::tree("the cluster's configuration", &configuration.spec)
+        let spec = &configuration.spec;
+        let mut tree = json::tree("the cluster's configuration", spec)?;
+        if let Some(settings) = tree.as_object_mut() {
+            // A configuration that does not have it is stored as before there was isolation.
+            let isolation = json::tree("isolation", &spec.isolation)?;
+            settings.insert("isolation".to_owned(), isolation);
+        }
+        Ok::<_, NotEncoded>(tree)
     };
     let (before, after) = (tree(before)?, tree(after)?);
     let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else {
@@ -249,6 +266,13 @@ mod tests {
                 "serviceCIDR 10.200.0.0/16 10.201.0.0/16"
             ]
         );
+    }
+
+    #[test]
+    fn a_setting_is_written_also_with_the_value_of_its_default() {
+        assert!(is_written(TEXT, "serviceCIDR") && !is_written(TEXT, "isolation"));
+        let text = format!("{TEXT}  isolation: None\n");
+        assert!(is_written(&text, "isolation") && !is_written(&text, "metadata"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use super::{references, references::LabelSelector, time};
 use crate::commands::{
-    changing::{diff, edit, export, quota, rollout, run},
+    changing::{diff, edit, export, job, quota, rollout, run},
     data::{registry::RegistryArgs, secret, volume_move},
 };
 
@@ -30,6 +30,8 @@ pub(super) use crate::args::sessions::{CpArgs, ExecArgs, LogsArgs, PortForwardAr
 const GOES_ON: &str = "the cluster continues without katcall: `katcall rollout status` and `katcall get workloads` show the progress";
 /// Hint when a wait for a move is interrupted.
 const MOVES_ON: &str = "the move continues without katcall: `katcall get volumes` shows the progress, and `katcall volume move WORKLOAD/VOLUME --cancel` cancels it";
+/// Hint when a wait for a run is interrupted.
+const RUNS_ON: &str = "the run continues without katcall: `katcall get runs` shows it, and `katcall job cancel run/NAME-N` ends it";
 /// Hint when a wait for the replacement of an authority is interrupted.
 const ROTATES_ON: &str =
     "the replacement continues without katcall: `katcall ca list` shows the progress";
@@ -112,7 +114,7 @@ pub(super) enum KatcallCommand {
     Ps(PsArgs),
     /// Show objects with their conditions and events
     Describe(DescribeArgs),
-    /// Explain the state of a workload, an instance or a machine, and what to try next
+    /// Explain the state of a workload, an instance, a machine or isolation, and what to try next
     Why(WhyArgs),
     /// List events, the oldest first, or follow new events
     Events(EventsArgs),
@@ -141,13 +143,19 @@ pub(super) enum KatcallCommand {
     Restart(rollout::RestartArgs),
     /// Set the number of instances of a workload
     Scale(rollout::ScaleArgs),
+    /// Stop a workload: end its instances, and keep its volumes, addresses and secrets
+    Stop(rollout::StopArgs),
+    /// Start a stopped workload with as many instances as before
+    Start(rollout::StartArgs),
+    /// Run a Job now, suspend or resume it, or end its runs
+    Job(job::JobArgs),
     /// Change the image of a workload
     Set(rollout::SetArgs),
     /// Show whether the cluster is well, and its problems (exits with 1 if it is not well)
     Status,
     /// Create a namespace
     Create(CreateArgs),
-    /// Set the quotas of a namespace
+    /// Set the quotas of a namespace, and which others may reach its workloads
     Namespace(quota::NamespaceArgs),
     /// Move all instances off a machine, place no new ones there, and wait until it is empty
     Drain(DrainArgs),
@@ -193,6 +201,7 @@ impl KatcallCommand {
     pub(super) fn goes_on(&self) -> Option<&'static str> {
         match self {
             Self::Volume(arguments) => arguments.waits().then_some(MOVES_ON),
+            Self::Job(arguments) => arguments.waits().then_some(RUNS_ON),
             Self::Ca(arguments) => arguments.waits().then_some(ROTATES_ON),
             _ => self.waits().then_some(GOES_ON),
         }
@@ -206,6 +215,8 @@ impl KatcallCommand {
             Self::Rollback(arguments) => arguments.waits(),
             Self::Restart(arguments) => arguments.waits(),
             Self::Scale(arguments) => arguments.waits(),
+            Self::Stop(arguments) => arguments.waits(),
+            Self::Start(arguments) => arguments.waits(),
             Self::Set(arguments) => arguments.waits(),
             Self::Rollout(arguments) => arguments.waits(),
             Self::Secret(arguments) => arguments.waits(),
@@ -447,6 +458,9 @@ pub(super) struct CompletionArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct CompleteArgs {
+    /// The word that is being written; scripts of earlier versions do not say it
+    #[arg(long)]
+    pub(super) current: Option<String>,
     /// The words before the one that is being written, without the program's name
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub(super) words: Vec<String>,

@@ -195,7 +195,7 @@ fn list(console: &Console, contexts: &Contexts) -> Result<(), CliError> {
         console.note("no contexts");
         return Ok(());
     }
-    console.print(&table.render(console.colour))
+    console.print(&table.within(console.width).render(console.colour))
 }
 
 /// Reads a connection and checks that a client can be made of it.

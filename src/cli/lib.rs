@@ -168,7 +168,7 @@ async fn dispatch(
             return crate::commands::changing::plan::run(&session, console, &arguments).await;
         }
         KatcallCommand::Run(arguments) => {
-            crate::commands::changing::run::run(&session, console, &arguments).await?
+            return crate::commands::changing::run::run(&session, console, &arguments).await;
         }
         KatcallCommand::New(arguments) => crate::commands::changing::run::new(console, &arguments)?,
         KatcallCommand::Diff(arguments) => {
@@ -227,6 +227,15 @@ async fn dispatch(
         }
         KatcallCommand::Scale(arguments) => {
             crate::commands::changing::rollout::scale(&session()?, &arguments).await?
+        }
+        KatcallCommand::Stop(arguments) => {
+            crate::commands::changing::rollout::stop(&session()?, &arguments).await?
+        }
+        KatcallCommand::Start(arguments) => {
+            crate::commands::changing::rollout::start(&session()?, &arguments).await?
+        }
+        KatcallCommand::Job(arguments) => {
+            return crate::commands::changing::job::run(&session()?, &arguments).await;
         }
         KatcallCommand::Status => {
             let namespace = connect::default_namespace(&global);

@@ -105,10 +105,15 @@ pub(super) const NODES: CommandKinds = CommandKinds::only(&[NamedKind::Node]);
 pub(super) const VOLUMES: CommandKinds = CommandKinds::only(&[NamedKind::Volume]);
 pub(super) const SECRETS: CommandKinds = CommandKinds::only(&[NamedKind::Secret]);
 pub(super) const TOKENS: CommandKinds = CommandKinds::only(&[NamedKind::Token]);
-/// For commands that use one running instance, or the log of a workload: a name is a workload's or
+/// A Job, all of whose active runs are meant, or a run.
+pub(super) const CANCELLED: CommandKinds = CommandKinds {
+    kinds: &[NamedKind::Workload, NamedKind::Run],
+    bare: BareName::Is(NamedKind::Workload),
+};
+/// For the log of a workload, an instance or a run: a name is a workload's or
 /// an instance's, as no instance is called like a workload.
 pub(super) const INSTANCES: CommandKinds = CommandKinds {
-    kinds: &[NamedKind::Workload, NamedKind::Instance],
+    kinds: &[NamedKind::Workload, NamedKind::Instance, NamedKind::Run],
     bare: BareName::Open,
 };
 
@@ -209,6 +214,9 @@ fn parse(
             "`{start}` is not a name: it is too long, or has spaces or control characters"
         )));
     }
+    if let Some(route) = route_of(text, fixed) {
+        return route_reference(&route, command, option);
+    }
     let parts: Vec<&str> = text.split('/').collect();
     if parts.iter().any(|part| part.is_empty()) {
         let message = match text.is_empty() {
@@ -283,6 +291,45 @@ fn parse(
         namespace,
         names_namespace,
         name,
+    })
+}
+
+/// The `[NAMESPACE/]HOST[/PATH]` of a reference to a route; `None` for other kinds.
+fn route_of(text: &str, fixed: Option<NamedKind>) -> Option<String> {
+    let (first, rest) = text.split_once('/').unwrap_or((text, ""));
+    match (NamedKind::of_word(first), fixed) {
+        (Some(NamedKind::Route), _) if !rest.is_empty() => Some(rest.to_owned()),
+        (None, Some(NamedKind::Route)) => Some(text.to_owned()),
+        _ => None,
+    }
+}
+
+/// A reference to a route: hosts have a dot, which no namespace has.
+fn route_reference(
+    text: &str,
+    command: CommandKinds,
+    option: &NamespaceOption,
+) -> Result<Reference, CliError> {
+    let kind = NamedKind::Route;
+    if !command.kinds.contains(&kind) {
+        return Err(not_taken(text, command.kinds));
+    }
+    let (first, rest) = text.split_once('/').unwrap_or((text, ""));
+    let host = rest.split('/').next().unwrap_or_default();
+    let (namespace, name) = match !first.contains('.') && host.contains('.') {
+        true => (Some(first), rest),
+        false => (None, text),
+    };
+    let names_namespace = namespace.is_some();
+    let namespace = match namespace {
+        Some(namespace) => agreed(namespace, text, option)?,
+        None => option.namespace.clone(),
+    };
+    Ok(Reference {
+        kind: Some(kind),
+        namespace,
+        names_namespace,
+        name: name.to_owned(),
     })
 }
 

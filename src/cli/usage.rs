@@ -13,7 +13,7 @@ use kat_bundle::nearest_name;
 const USAGE: u8 = 2;
 
 /// Commands of similar programs, and what KAT has instead.
-const ELSEWHERE: [(&str, &str); 26] = [
+const ELSEWHERE: [(&str, &str); 24] = [
     (
         "attach",
         "`katcall logs NAME -f` follows what a program prints, `katcall exec -it NAME -- sh` opens a shell",
@@ -86,14 +86,6 @@ const ELSEWHERE: [(&str, &str); 26] = [
     ),
     ("restore", "`sudo kat-agent restore FILE`, on a new machine"),
     ("secrets", "`katcall get secrets` lists secrets"),
-    (
-        "start",
-        "`katcall scale NAME --replicas N` starts N instances",
-    ),
-    (
-        "stop",
-        "`katcall scale NAME --replicas 0` stops all instances of a workload, and keeps it",
-    ),
     (
         "undo",
         "`katcall rollback` goes back to an earlier generation",

@@ -1,5 +1,6 @@
 //! Waits until a workload is as written, or deleted.
 
+mod certificates;
 mod state;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -14,6 +15,7 @@ use super::{
     progress::ProgressDisplay,
     time,
 };
+pub(super) use certificates::until_certificates;
 use kat_client::{KeyedItem, ListChange, RequestPath};
 use kat_types::api::{InstanceItem, NamespaceItem, VolumeItem, WorkloadItem};
 use state::{QUIET, RolloutWait, WaitVerdict};

@@ -1,14 +1,55 @@
-//! Calls about the cluster's certificate authorities.
+//! Calls about the cluster's certificate authorities and about routes.
 
 use reqwest::Method;
 
 use super::{Client, ClientError, RequestPath, calls::decode};
-use kat_types::api::{
-    AuthorityMigration, AuthorityMigrationRequest, AuthorityRotationRequest, AuthorityStatus,
-    AuthoritySuccessions, ExposedValues, List,
+use kat_types::{
+    api::{
+        ApplyResult, AuthorityMigration, AuthorityMigrationRequest, AuthorityRotationRequest,
+        AuthorityStatus, AuthoritySuccessions, ExposedValues, IngressAuthorityView, List,
+        RouteItem, RouteRequest, VirtualAddressItem,
+    },
+    resource::Route,
 };
 
 impl Client {
+    /// KAT's own authority for ingress, which browsers have to trust.
+    pub async fn ingress_authority(&self) -> Result<IngressAuthorityView, ClientError> {
+        self.get(RequestPath::ingress_authority()).await
+    }
+
+    /// Virtual addresses.
+    pub async fn virtual_addresses(&self) -> Result<List<VirtualAddressItem>, ClientError> {
+        self.get(RequestPath::virtual_addresses()).await
+    }
+
+    /// Routes of a namespace, or of all.
+    pub async fn routes(&self, namespace: Option<&str>) -> Result<List<RouteItem>, ClientError> {
+        self.get(RequestPath::routes(namespace)?).await
+    }
+
+    /// Writes a route to something outside KAT, or reports what would happen.
+    pub async fn put_route(
+        &self,
+        route: &Route,
+        dry_run: bool,
+    ) -> Result<ApplyResult, ClientError> {
+        let mut path = RequestPath::routes(None)?;
+        if dry_run {
+            path = path.with("dryRun", "true");
+        }
+        let mut request = self.json(Method::PUT, path, &RouteRequest::from(route))?;
+        request.repeatable = true;
+        decode(&self.send(&request).await?)
+    }
+
+    /// Deletes a route to something outside KAT.
+    pub async fn delete_route(&self, host: &str, path: &str) -> Result<(), ClientError> {
+        let route = RequestPath::routes(None)?;
+        let route = route.with("host", host).with("path", path);
+        self.delete(route).await
+    }
+
     /// The authorities, how long they are valid, and how far a replacement is.
     pub async fn authorities(&self) -> Result<List<AuthorityStatus>, ClientError> {
         self.get(RequestPath::authorities()).await

@@ -12,9 +12,10 @@ use super::{
 use kat_types::{
     api::{
         ApplyResult, Certificates, ClusterOverview, ConfigurationChange, ConfigurationHistory,
-        Event, EventFilter, GoneInstances, HealthView, InstanceItem, JoinAnswer, JoinRequest, List,
-        LogLine, LogQuery, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeUsage,
-        RenewalRequest, ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
+        Event, EventFilter, GoneInstances, HealthView, InstanceItem, IsolationView, JoinAnswer,
+        JoinRequest, List, LogLine, LogQuery, MembershipAnswer, NamespaceItem, NamespaceRequest,
+        NamespaceUsage, NodeMeasurements, NodeUsage, RenewalRequest, ServerVersion, TokenRequest,
+        TokenView, WatchLine, WorkloadItem,
     },
     encoding::json,
     resource::{Amounts, ClusterConfiguration, Namespace},
@@ -70,6 +71,9 @@ pub struct StoredSource {
     pub version: String,
 }
 
+/// Maximum bytes of what a machine measures of itself: some hundred for each instance.
+const MOST_MEASUREMENTS: usize = 4 << 20;
+
 impl Client {
     /// Reads any route.
     ///
@@ -109,8 +113,21 @@ impl Client {
         if dry_run {
             route = route.with("dryRun", "true");
         }
-        let mut request = self.json(Method::POST, route, namespace)?;
+        let namespace = NamespaceRequest::from(namespace);
+        let mut request = self.json(Method::POST, route, &namespace)?;
         request.repeatable = true;
+        decode(&self.send(&request).await?)
+    }
+
+    /// Sets labels of a namespace and who may reach its workloads, unless it was changed after this
+    /// resourceVersion.
+    pub async fn set_namespace(
+        &self,
+        namespace: &NamespaceRequest,
+        if_match: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let mut request = self.json(Method::POST, RequestPath::namespaces(), namespace)?;
+        request.if_match = Some(if_match.to_owned());
         decode(&self.send(&request).await?)
     }
 
@@ -271,6 +288,15 @@ impl Client {
         self.get(RequestPath::node_usage(node)?).await
     }
 
+    /// What a machine measures of itself.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::is_machine_away`] if the machine can't be reached.
+    pub async fn node_metrics(&self, node: &str) -> Result<NodeMeasurements, ClientError> {
+        let request = ApiRequest::get(RequestPath::node_metrics(node)?);
+        decode(&self.send_within(&request, MOST_MEASUREMENTS).await?)
+    }
+
     /// Instances of one workload.
     pub async fn workload_instances(
         &self,
@@ -359,6 +385,11 @@ impl Client {
     /// read them.
     pub async fn membership(&self, node: &str) -> Result<MembershipAnswer, ClientError> {
         self.get(RequestPath::node_membership(node)?).await
+    }
+
+    /// Isolation of namespaces; only connections from or to a namespace, if one is given.
+    pub async fn isolation(&self, namespace: Option<&str>) -> Result<IsolationView, ClientError> {
+        self.get(RequestPath::isolation(namespace)).await
     }
 
     /// Events, oldest first or as the server sorts them.

@@ -14,6 +14,21 @@ pub struct ApiRefusal {
 }
 
 impl ApiRefusal {
+    /// Whether the server has no such route, or the route no such method or parameter: it is of an
+    /// earlier version. Every version says so in these words.
+    pub fn is_unknown_request(&self) -> bool {
+        let message = self.body.message.as_str();
+        match self.status {
+            404 => message.starts_with("there is no route `"),
+            405 => self.body.error == "MethodNotAllowed",
+            400 => ["the body: ", "the query: "].iter().any(|part| {
+                let rest = message.strip_prefix(part);
+                rest.is_some_and(|rest| rest.contains("unknown field `"))
+            }),
+            _ => false,
+        }
+    }
+
     /// The last line of a stream that the server ended early.
     pub fn of_stream(body: ErrorBody) -> Self {
         let status = match body.error.as_str() {
@@ -89,7 +104,7 @@ impl ClientError {
             | Self::NoAnswer { .. }
             | Self::Configuration { .. } => 4,
             Self::Refused(refusal) => match refusal.status {
-                404 => 3,
+                404 if !refusal.is_unknown_request() => 3,
                 429 | 502 | 503 | 504 => 4,
                 _ => 1,
             },
@@ -100,6 +115,9 @@ impl ClientError {
     /// The server's hint, or a general one.
     pub fn hint(&self) -> Option<String> {
         match self {
+            Self::Refused(refusal) if refusal.is_unknown_request() => Some(
+                "upgrade kat on the machines that hold the store, or use the katcall of their version; `katcall version` shows both".to_owned(),
+            ),
             Self::Refused(refusal) => refusal.body.hint.clone().or_else(|| {
                 (refusal.status == 401)
                     .then(|| "the token is not known here; see `katcall context list`".to_owned())
@@ -123,7 +141,10 @@ impl ClientError {
                 "it is not known whether the call was carried out; look before you repeat it"
                     .to_owned(),
             ),
-            _ => None,
+            Self::Answer { .. } => Some(
+                "`katcall version` shows whether the cluster runs another version of KAT".to_owned(),
+            ),
+            Self::Configuration { .. } | Self::Name { .. } | Self::NoAnswer { .. } => None,
         }
     }
 
@@ -150,9 +171,14 @@ impl ClientError {
         }
     }
 
-    /// Whether the item does not exist.
+    /// Whether the item does not exist, or an earlier version does not know the route.
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(404)
+    }
+
+    /// Whether the server does not know the request at all, as one of an earlier version.
+    pub fn is_unknown_request(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.is_unknown_request())
     }
 
     /// Whether the machine that the call concerns can't be reached, while the cluster answers.
@@ -188,6 +214,12 @@ fn attempts_text(attempts: &[(String, String)]) -> String {
 
 fn refusal_text(refusal: &ApiRefusal) -> String {
     let body = &refusal.body;
+    if refusal.is_unknown_request() {
+        return format!(
+            "the server runs a version of KAT that does not know this request: {}",
+            body.message
+        );
+    }
     match (body.message.is_empty(), body.error.is_empty()) {
         (false, _) => body.message.clone(),
         (true, false) => format!("refused: {}", body.error),
@@ -228,6 +260,40 @@ mod tests {
         }
         let unreachable = ClientError::Unreachable { attempts: vec![] };
         assert_eq!(unreachable.exit_code(), 4);
+    }
+
+    #[test]
+    fn a_request_that_an_earlier_version_does_not_know_is_no_missing_object() {
+        let unknown = [
+            (
+                404,
+                "there is no route `/v1alpha1/x`; `/openapi.json` lists them all",
+            ),
+            (
+                400,
+                "the body: unknown field `spec`, expected `metadata` at line 1 column 9",
+            ),
+            (
+                400,
+                "the query: Failed to deserialize query string: unknown field `volumes`, expected `dryRun`",
+            ),
+        ];
+        for (status, message) in unknown {
+            let error = refused(status, message);
+            assert!(error.is_unknown_request(), "{message}");
+            assert_eq!(error.exit_code(), 1, "{message}");
+            let hint = error.hint().unwrap_or_default();
+            assert!(hint.contains("katcall version"), "{hint}");
+            assert!(error.to_string().ends_with(message), "{error}");
+        }
+        // A file of a user has its places as details, and names of objects are chosen by users.
+        for (status, message) in [
+            (404, "workload `there is no route` does not exist"),
+            (400, "workload.kat:3:1: unknown field `spec.replica`"),
+            (403, "there is no route `/x`"),
+        ] {
+            assert!(!refused(status, message).is_unknown_request(), "{message}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{Client, ClientError, JsonLines, RequestPath, RetryPauses};
 use kat_types::api::{
-    Event, InstanceItem, Item, List, NamespaceItem, NodeItem, SecretItem, TokenView, VolumeItem,
-    WatchLine, WorkloadItem,
+    Event, InstanceItem, Item, List, NamespaceItem, NodeItem, RouteItem, RunItem, SecretItem,
+    TokenView, VirtualAddressItem, VolumeItem, WatchLine, WorkloadItem,
 };
 
 /// Longest pause before the list is requested again.
@@ -52,6 +52,25 @@ impl KeyedItem for NamespaceItem {
 }
 
 impl KeyedItem for SecretItem {
+    fn key(&self) -> (String, String) {
+        of_metadata(self)
+    }
+}
+
+impl KeyedItem for VirtualAddressItem {
+    fn key(&self) -> (String, String) {
+        of_metadata(self)
+    }
+}
+
+/// Two workloads may have one route, of which one is served.
+impl KeyedItem for RouteItem {
+    fn key(&self) -> (String, String) {
+        of_metadata(self)
+    }
+}
+
+impl KeyedItem for RunItem {
     fn key(&self) -> (String, String) {
         of_metadata(self)
     }

@@ -39,6 +39,7 @@ mod authority;
 mod calls;
 mod error;
 mod follow;
+mod jobs;
 mod lines;
 mod logins;
 mod nodes;

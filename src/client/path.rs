@@ -85,6 +85,29 @@ impl RequestPath {
         Ok(Self(format!("{workload}/{what}")))
     }
 
+    /// Runs of Jobs of one namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn runs(namespace: Option<&str>) -> Result<Self, ClientError> {
+        match namespace {
+            None => Ok(Self(format!("{VERSION}/runs"))),
+            Some(namespace) => {
+                let namespace = label("a namespace", namespace)?;
+                Ok(Self(format!("{VERSION}/n/{namespace}/runs")))
+            }
+        }
+    }
+
+    /// One run of a Job.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub(super) fn run(namespace: &str, name: &str, number: u64) -> Result<Self, ClientError> {
+        let Self(workload) = Self::workload(namespace, name)?;
+        Ok(Self(format!("{workload}/runs/{number}")))
+    }
+
     /// Files of a workload.
     ///
     /// # Errors
@@ -182,6 +205,30 @@ impl RequestPath {
         let Self(instances) = Self::workload_instances(namespace, workload)?;
         let id = instance_id(id)?;
         Ok(Self(format!("{instances}/{id}/forward")))
+    }
+
+    /// Routes of one namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn routes(namespace: Option<&str>) -> Result<Self, ClientError> {
+        match namespace {
+            None => Ok(Self(format!("{VERSION}/routes"))),
+            Some(namespace) => {
+                let namespace = label("a namespace", namespace)?;
+                Ok(Self(format!("{VERSION}/n/{namespace}/routes")))
+            }
+        }
+    }
+
+    /// Virtual addresses.
+    pub fn virtual_addresses() -> Self {
+        Self(format!("{VERSION}/virtual-addresses"))
+    }
+
+    /// KAT's own authority for ingress.
+    pub fn ingress_authority() -> Self {
+        Self(format!("{VERSION}/ingress/authority"))
     }
 
     /// Volumes of one namespace, or of all.
@@ -287,6 +334,15 @@ impl RequestPath {
         Ok(Self(format!("{node}/usage")))
     }
 
+    /// What a machine measures of itself.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_metrics(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/metrics")))
+    }
+
     /// Drain of a machine.
     ///
     /// # Errors
@@ -353,6 +409,15 @@ impl RequestPath {
     /// Joining of machines.
     pub fn join() -> Self {
         Self(format!("{VERSION}/join"))
+    }
+
+    /// Isolation of namespaces, or what concerns one.
+    pub fn isolation(namespace: Option<&str>) -> Self {
+        let all = Self(format!("{VERSION}/isolation"));
+        match namespace {
+            Some(namespace) => all.with("namespace", namespace),
+            None => all,
+        }
     }
 
     /// Events that the filter selects.

@@ -57,6 +57,18 @@ impl Client {
         decode(&self.send(&request).await?)
     }
 
+    /// Stops a workload, or starts it again.
+    pub async fn stop_workload(
+        &self,
+        namespace: &str,
+        name: &str,
+        stopped: bool,
+    ) -> Result<ApplyResult, ClientError> {
+        let method = if stopped { Method::PUT } else { Method::DELETE };
+        let route = RequestPath::of_workload(namespace, name, "stop")?;
+        decode(&self.send(&ApiRequest::new(method, route)).await?)
+    }
+
     /// Changes the image in a workload's file.
     pub async fn set_image(
         &self,

@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// A loop without an update for this time hangs. One round takes far less: apart from waiting for
 /// events, everything in it has its own time limit, the longest of which is 60 s (a round of
@@ -21,6 +21,9 @@ const INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct LoopPulses {
     seen: Arc<Mutex<WatchedLoops>>,
+    /// The loops that wait are updated whole intervals after this time, all at once: each of them for
+    /// itself would wake the process up several times in a second.
+    start: Instant,
     /// A loop without an update for this time hangs.
     stalled_after: Duration,
 }
@@ -43,6 +46,7 @@ impl LoopPulses {
     pub fn stalled_after(limit: Duration) -> Self {
         Self {
             seen: Arc::default(),
+            start: Instant::now(),
             stalled_after: limit,
         }
     }
@@ -59,6 +63,16 @@ impl LoopPulses {
             name,
             number,
         }
+    }
+
+    /// The next time at which the loops that wait are updated.
+    fn next_update(&self) -> Instant {
+        let interval = INTERVAL.min(self.stalled_after / 4);
+        let now = Instant::now();
+        let since = now.saturating_duration_since(self.start).as_nanos();
+        let into = since.checked_rem(interval.as_nanos()).unwrap_or(0);
+        let into = Duration::from_nanos(u64::try_from(into).unwrap_or(0));
+        now + interval.saturating_sub(into)
     }
 
     /// A loop without an update for the limit, if there is one.
@@ -99,10 +113,9 @@ impl LoopPulse {
     /// Waits for events for any time, and keeps updating the pulse.
     pub async fn wait<F: Future>(&self, news: F) -> F::Output {
         let mut news = pin!(news);
-        let interval = INTERVAL.min(self.pulses.stalled_after / 4);
         loop {
             self.beat();
-            if let Ok(told) = timeout(interval, news.as_mut()).await {
+            if let Ok(told) = timeout_at(self.pulses.next_update(), news.as_mut()).await {
                 self.beat();
                 return told;
             }
@@ -199,6 +212,27 @@ mod tests {
         sleep(10 * limit).await;
         assert_eq!(pulses.stalled(), None);
         waiting.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn loops_that_wait_are_updated_at_once_whenever_they_began() {
+        let pulses = LoopPulses::default();
+        let mut waiting = Vec::new();
+        for pause in [0, 1_700, 4_900, 13_300] {
+            sleep(Duration::from_millis(pause)).await;
+            let pulse = pulses.watch("one of them");
+            let waits = async move { pulse.wait(std::future::pending::<()>()).await };
+            waiting.push(tokio::spawn(waits));
+        }
+        for _ in 0..3 {
+            sleep(INTERVAL).await;
+            let seen = pulses.seen.lock();
+            let times: Vec<_> = seen.loops.values().map(|(_, at)| *at).collect();
+            assert_eq!(times.len(), 4);
+            assert!(times.iter().all(|at| *at == times[0]), "{times:?}");
+            assert!(times[0].elapsed() <= INTERVAL);
+        }
+        waiting.iter().for_each(|one| one.abort());
     }
 
     #[tokio::test(start_paused = true)]

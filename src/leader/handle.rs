@@ -1,6 +1,13 @@
 //! The API's access to the leader: the state, the right to write, and the agents' reports.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -69,6 +76,8 @@ pub struct AgentReports {
 struct ReportsInner {
     by_node: Mutex<BTreeMap<String, ArrivedReport>>,
     arrived: Notify,
+    /// The leader waits for a revision of the rules of isolation in the reports.
+    awaits_isolation: AtomicBool,
 }
 
 struct ArrivedReport {
@@ -87,7 +96,11 @@ impl AgentReports {
         let at = Instant::now();
         let before = reports.get(node);
         let in_time = before.filter(|before| at.duration_since(before.at) < tick * 3 / 2);
-        let is_news = in_time.is_none_or(|before| !report.repeats(&before.report));
+        let awaits_isolation = self.inner.awaits_isolation.load(Ordering::Relaxed);
+        let is_news = in_time.is_none_or(|before| {
+            let follows = report.isolation_revision() != before.report.isolation_revision();
+            (awaits_isolation && follows) || !report.repeats(&before.report)
+        });
         let before = before.filter(|before| at.duration_since(before.at) < tick * 2);
         let arrived = ArrivedReport {
             at,
@@ -99,6 +112,12 @@ impl AgentReports {
         if is_news {
             self.inner.arrived.notify_one();
         }
+    }
+
+    /// Whether a report is news because of the revision of the rules of isolation alone. To be said
+    /// before [`observed`](Self::observed), so that no report comes between.
+    pub(super) fn await_isolation(&self, awaits: bool) {
+        self.inner.awaits_isolation.store(awaits, Ordering::Relaxed);
     }
 
     /// Begins a leadership of this machine, and returns since when reports count. The reports of
@@ -142,6 +161,7 @@ impl AgentReports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kat_types::{api::IsolationReport, resource::Isolation};
 
     const TICK: Duration = Duration::from_secs(3);
 
@@ -178,6 +198,17 @@ mod tests {
         assert!(!wakes(&report).await, "only its time differs");
         report.desired_revision += 1;
         assert!(wakes(&report).await, "it acted on another list");
+        let isolation = report.isolation.insert(IsolationReport::default());
+        isolation.mode = Some(Isolation::Namespaces);
+        assert!(wakes(&report).await, "it isolates");
+        let follows = |report: &mut NodeReport| {
+            report.isolation.as_mut().unwrap().revision += 1;
+        };
+        follows(&mut report);
+        assert!(!wakes(&report).await, "nobody waits for its rules");
+        reports.await_isolation(true);
+        follows(&mut report);
+        assert!(wakes(&report).await, "an address waits for its rules");
         tokio::time::advance(TICK * 3 / 2).await;
         assert!(wakes(&report).await, "it is late");
         reports.begin();

@@ -13,6 +13,8 @@
 //! - `members`, `member_events`, `clients`, `etcd_status`, `upkeep`: etcd's members and their
 //!   files.
 //! - `rotation`: the replacement of authorities and of the recovery key, step by step.
+//! - `acme`: certificates by ACME: the loop around `kat_plan::AcmeOrders`, the questions to the server
+//!   and the check of names.
 //! - `backup`: scheduled backups. `takeover`: a lost leader is deposed before its lease ends.
 //!
 //! Rules:
@@ -34,6 +36,7 @@
 // `serde_json::to_vec` and similar functions.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod acme;
 mod backup;
 mod clients;
 mod etcd_status;
@@ -49,11 +52,12 @@ mod takeover;
 mod upkeep;
 
 pub use crate::snapshot_builder::*;
+pub use acme::{AcmeServer, InstantAcme, OrderedCertificatesConfig, keep_certificates};
 pub use backup::{Backups, BackupsConfig, keep_backups};
 pub use clients::{MemberClients, MemberOptions};
 pub use handle::*;
 pub use members::{EtcdMembers, MembersConfig, keep_members};
-pub use planning::{PlanningHealth, PlanningReport};
+pub use planning::{PlanningCounts, PlanningHealth, PlanningReport};
 pub use rehearsal::{Rehearsal, RehearsalResult};
 pub use rotation::{AuthorityMaker, NewAuthority, RotationConfig, keep_authorities};
 pub use run::{LeaderConfig, Planner, start, start_with};

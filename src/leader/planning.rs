@@ -1,11 +1,17 @@
-//! Whether the leader makes plans and can write them: for `katcall status` and the journal.
+//! Whether the leader makes plans and can write them: for `katcall status` and the journal. Counts of
+//! plans, for the metrics.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use kat_plan::NotWritable;
+use kat_daemon::durations::DurationCounts;
+use kat_plan::{ClusterPlan, NotWritable, RefusedPlace};
 
 /// Writes that fail for this long are reported; a shorter time is a change of leader, or a member
 /// that restarts.
@@ -19,6 +25,37 @@ pub struct PlanningHealth {
     inner: Arc<Mutex<Option<Planning>>>,
     /// Why this machine has no part in the cluster.
     outside: Arc<Mutex<Option<String>>>,
+    counts: Arc<Mutex<PlanningCounts>>,
+}
+
+/// What this machine has planned and written as the leader since the agent started.
+#[derive(Debug, Clone, Default)]
+pub struct PlanningCounts {
+    /// How long each plan took, without its writes.
+    pub plans: DurationCounts,
+    /// How long the writes of each plan with changes took, also where one of them failed.
+    pub commits: DurationCounts,
+    /// Number of changes that were written: transactions of plans.
+    pub changes: u64,
+    /// Number of plans of which a change was refused: others had changed the same keys.
+    pub refused: u64,
+    /// Number of plans of which a change could not be written.
+    pub failed: u64,
+    /// Number of instances that plans have placed.
+    pub placed: u64,
+    /// How often a slot was newly refused, by reason.
+    pub refusals: BTreeMap<&'static str, u64>,
+    /// The slots for which the last plan has found no machine; empty on a machine that does not
+    /// lead.
+    pub waiting: BTreeSet<RefusedPlace>,
+}
+
+/// The end of the writes of one plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PlanWrites {
+    Done,
+    Refused,
+    Failed,
 }
 
 struct Planning {
@@ -53,6 +90,54 @@ impl PlanningHealth {
     /// Called when this machine no longer leads.
     pub(super) fn end(&self) {
         *self.inner.lock() = None;
+        self.counts.lock().waiting.clear();
+    }
+
+    /// Counts a plan that took this long.
+    pub(super) fn count_plan(&self, plan: &ClusterPlan, took: Duration) {
+        let mut counts = self.counts.lock();
+        counts.plans.count(took);
+        let refused = &plan.scheduling.refused;
+        let newly: Vec<_> = refused.difference(&counts.waiting).cloned().collect();
+        for place in newly {
+            let count = counts.refusals.entry(place.reason).or_default();
+            *count = count.saturating_add(1);
+        }
+        counts.waiting.clone_from(refused);
+    }
+
+    /// Counts the writes of a plan: how many changes were written, and how many instances it places,
+    /// which count only once all of it is written.
+    pub(super) fn count_writes(
+        &self,
+        end: PlanWrites,
+        (changes, placed): (usize, usize),
+        took: Duration,
+    ) {
+        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let mut counts = self.counts.lock();
+        counts.commits.count(took);
+        counts.changes = counts.changes.saturating_add(number(changes));
+        let ended = match end {
+            PlanWrites::Done => {
+                counts.placed = counts.placed.saturating_add(number(placed));
+                return;
+            }
+            PlanWrites::Refused => &mut counts.refused,
+            PlanWrites::Failed => &mut counts.failed,
+        };
+        *ended = ended.saturating_add(1);
+    }
+
+    /// What was counted since the agent started.
+    pub fn counts(&self) -> PlanningCounts {
+        self.counts.lock().clone()
+    }
+
+    /// Time since a plan was written completely; `None` on a machine that does not lead.
+    pub fn since_last_plan(&self) -> Option<Duration> {
+        let inner = self.inner.lock();
+        inner.as_ref().map(|planning| planning.finished.elapsed())
     }
 
     /// Records the objects that the last plan leaves as they are.
@@ -142,6 +227,7 @@ impl PlanningHealth {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kat_types::store::revisions::WorkloadKey;
 
     #[tokio::test(start_paused = true)]
     async fn writes_that_fail_for_five_seconds_are_a_trouble_with_their_error() {
@@ -168,6 +254,45 @@ mod tests {
         assert!(trouble.expect("a trouble").contains("no plan for 31 s"));
         health.end();
         assert_eq!(health.report(), None);
+    }
+
+    #[test]
+    fn a_place_that_stays_refused_counts_once_and_waits_until_it_is_found() {
+        let health = PlanningHealth::default();
+        let refused = |slot, reason| RefusedPlace {
+            workload: WorkloadKey::new("shop", "web"),
+            slot,
+            reason,
+        };
+        let plan = |refused: &[RefusedPlace]| {
+            let mut plan = ClusterPlan::default();
+            plan.scheduling.refused = refused.iter().cloned().collect();
+            health.count_plan(&plan, Duration::from_millis(2));
+        };
+        plan(&[refused(0, "not ready")]);
+        plan(&[refused(0, "not ready"), refused(1, "not ready")]);
+        let counts = health.counts();
+        assert_eq!(counts.refusals, [("not ready", 2)].into());
+        assert_eq!((counts.waiting.len(), counts.plans.count), (2, 2));
+        plan(&[]);
+        assert!(health.counts().waiting.is_empty());
+        plan(&[refused(0, "being drained")]);
+        assert_eq!(health.counts().refusals.len(), 2);
+        health.end();
+        assert!(health.counts().waiting.is_empty(), "another machine leads");
+    }
+
+    #[test]
+    fn instances_count_as_placed_once_all_of_their_plan_is_written() {
+        let health = PlanningHealth::default();
+        let took = Duration::from_millis(2);
+        health.count_writes(PlanWrites::Refused, (3, 5), took);
+        health.count_writes(PlanWrites::Failed, (0, 5), took);
+        health.count_writes(PlanWrites::Done, (4, 5), took);
+        let counts = health.counts();
+        assert_eq!((counts.changes, counts.placed), (7, 5));
+        assert_eq!((counts.refused, counts.failed), (1, 1));
+        assert_eq!(counts.commits.count, 3);
     }
 
     #[test]

@@ -9,7 +9,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{AgentReports, LeaderHandle, PlanningHealth, SnapshotBuilder, StoreHealth};
+use super::{
+    AgentReports, LeaderHandle, PlanningHealth, SnapshotBuilder, StoreHealth, planning::PlanWrites,
+};
 use kat_daemon::watchdog::{LoopPulse, LoopPulses};
 use kat_plan as plan;
 use kat_plan::{ClusterPlan, Snapshot, SnapshotSealing};
@@ -24,6 +26,9 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 const SHOWN_LIMIT: Duration = Duration::from_secs(5);
 /// Pause after a commit that failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// Pause after a certificate could not be made.
+const AFTER_FAILED_ISSUE: Duration = Duration::from_secs(10);
 
 /// Number of changes that are written between two beats for the watchdog.
 const GROUPS_AT_ONCE: usize = 256;
@@ -165,6 +170,8 @@ async fn campaign(
             since,
             floor: 0,
             published: None,
+            pause_issuing: None,
+            issues: IssuingTurn::default(),
         };
         tokio::select! {
             biased;
@@ -196,6 +203,21 @@ struct LeaderTenure<'a> {
     floor: i64,
     /// The endpoint in the store.
     published: Option<String>,
+    /// No certificate is made before this time: the last attempt failed.
+    pause_issuing: Option<Instant>,
+    /// Whether a certificate or a plan comes next.
+    issues: IssuingTurn,
+}
+
+/// Steps that make certificates take turns with plans: a namespace with many hosts delays no instance
+/// of others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum IssuingTurn {
+    /// A step may come next.
+    #[default]
+    Step,
+    /// A step was written: a plan comes next, and then at once another step.
+    Plan,
 }
 
 impl LeaderTenure<'_> {
@@ -211,9 +233,20 @@ impl LeaderTenure<'_> {
             let Some(snapshot) = self.newest(&mut snapshots).await else {
                 continue;
             };
-            let observed = self.handle.reports.observed(self.since.elapsed());
             let now = (self.config.clock)();
+            let turn = std::mem::take(&mut self.issues);
+            if turn == IssuingTurn::Step && self.issued_certificates(&snapshot, now).await {
+                self.issues = IssuingTurn::Plan;
+                continue;
+            }
+            // Addresses of instances that are gone wait for the machines.
+            let mut allocations = snapshot.allocations.values();
+            let awaits = allocations.any(|allocation| allocation.value.released);
+            self.handle.reports.await_isolation(awaits);
+            let observed = self.handle.reports.observed(self.since.elapsed());
+            let began = Instant::now();
             let plan = (self.planner)(&snapshot, &observed, now, plan::SEED);
+            self.handle.planning.count_plan(&plan, began.elapsed());
             self.handle.planning.planned(&plan.frozen);
             let wake = plan.wake_after.map_or(LONGEST_SLEEP, |wake| {
                 wake.clamp(Duration::from_millis(1), LONGEST_SLEEP)
@@ -226,6 +259,9 @@ impl LeaderTenure<'_> {
                 continue;
             }
             self.handle.planning.finished();
+            if turn == IssuingTurn::Plan {
+                continue;
+            }
             tokio::select! {
                 biased;
                 changed = snapshots.changed() => if changed.is_err() { return },
@@ -262,7 +298,23 @@ impl LeaderTenure<'_> {
 
     /// Writes a plan that was made from a snapshot with this `turn`. A plan is refused if its
     /// snapshot lacks an earlier write, such as one whose answer was lost.
-    async fn commit(&mut self, plan: ClusterPlan, mut turn: i64, pulse: &LoopPulse) -> bool {
+    async fn commit(&mut self, plan: ClusterPlan, turn: i64, pulse: &LoopPulse) -> bool {
+        let began = Instant::now();
+        let placed = plan.scheduling.placed;
+        let (end, changes) = self.write(plan, turn, pulse).await;
+        let planning = &self.handle.planning;
+        planning.count_writes(end, (changes, placed), began.elapsed());
+        end == PlanWrites::Done
+    }
+
+    /// Returns how the writes ended, and the number of changes in the parts that were written.
+    async fn write(
+        &mut self,
+        plan: ClusterPlan,
+        mut turn: i64,
+        pulse: &LoopPulse,
+    ) -> (PlanWrites, usize) {
+        let mut written = 0;
         let groups: Vec<_> = plan
             .changes
             .into_iter()
@@ -284,19 +336,67 @@ impl LeaderTenure<'_> {
             let store = self.handle.store.as_ref();
             let fence = self.leadership.fence();
             match fenced::commit_in_turn(store, &fence, &mut turn, part).await {
-                Ok(fenced::CommitOutcome::Done(revision)) => self.floor = self.floor.max(revision),
+                Ok(fenced::CommitOutcome::Done(revision)) => {
+                    self.floor = self.floor.max(revision);
+                    written += part.len();
+                }
                 Ok(fenced::CommitOutcome::Refused { .. }) => {
                     tracing::info!(of = groups.len(), "a change was refused; planning again");
-                    return false;
+                    return (PlanWrites::Refused, written);
                 }
                 Err(error) => {
                     tracing::warn!("changes could not be written: {error}");
                     self.handle.planning.failed(error.to_string());
-                    return false;
+                    return (PlanWrites::Failed, written);
                 }
             }
         }
-        true
+        (PlanWrites::Done, written)
+    }
+
+    /// Takes the next step of KAT's own authority for ingress. Returns true if something was written,
+    /// which the next snapshot shows.
+    async fn issued_certificates(&mut self, snapshot: &Arc<Snapshot>, now: Timestamp) -> bool {
+        // No thread is used where no route is.
+        if !plan::uses_own_authority(snapshot) {
+            return false;
+        }
+        if self
+            .pause_issuing
+            .is_some_and(|until| Instant::now() < until)
+        {
+            return false;
+        }
+        let given = Arc::clone(snapshot);
+        // Keys and signatures take milliseconds.
+        let made = tokio::task::spawn_blocking(move || plan::next_certificate(&given, now)).await;
+        let failed = match made {
+            Ok(Ok(None)) => return false,
+            Ok(Ok(Some(step))) => {
+                let group = fenced::WriteGroup {
+                    conditions: step.conditions,
+                    operations: step.operations,
+                };
+                let fence = self.leadership.fence();
+                let store = self.handle.store.as_ref();
+                match fenced::commit(store, &fence, &[group]).await {
+                    Ok(fenced::CommitOutcome::Done(revision)) => {
+                        tracing::info!("{} made", step.what);
+                        self.floor = self.floor.max(revision);
+                        return true;
+                    }
+                    Ok(fenced::CommitOutcome::Refused { .. }) => {
+                        "another write came first".to_owned()
+                    }
+                    Err(error) => error.to_string(),
+                }
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!("certificates for routes could not be made: {failed}");
+        self.pause_issuing = Some(Instant::now() + AFTER_FAILED_ISSUE);
+        false
     }
 
     /// Publishes the endpoint. Returns true if the store has the present one.

@@ -9,7 +9,7 @@ use imbl::ordmap::DiffItem;
 use serde::de::DeserializeOwned;
 
 use kat_bundle as bundle;
-use kat_bundle::{DecodeMode, SourceFile};
+use kat_bundle::{DecodeMode, NeededReader, SourceFile};
 use kat_plan::{Snapshot, SnapshotSealing};
 use kat_store::mirror::MirrorEntries;
 use kat_types::{
@@ -18,9 +18,12 @@ use kat_types::{
     registry::RegistrySettings,
     resource::ClusterConfiguration,
     secrets::SecretRecord,
+    services::NamespaceNetwork,
     store::{
         authorities::AuthorityRecord,
         configuration::ConfigurationRecord,
+        ingress::AssignedRoutes,
+        jobs::{JobRunRecord, JobStateRecord},
         keys,
         members::{ClusterEndpoints, ClusterMembers},
         records::{
@@ -35,6 +38,7 @@ use kat_types::{
         transaction::KeyValue,
         visibility::VisibleBytes,
     },
+    virtual_addresses::VirtualAddressRecord,
     volumes::{MoveRecord, RemovalRecord, VolumeKey},
 };
 
@@ -43,6 +47,8 @@ use kat_types::{
 pub struct SnapshotBuilder {
     workloads: BTreeMap<WorkloadKey, (i64, Arc<WorkloadEntry>)>,
     assignments: ParsedObjects<Assignment>,
+    routes: ParsedObjects<AssignedRoutes>,
+    runs: ParsedObjects<JobRunRecord>,
     events: ParsedObjects<Event>,
     secrets: ParsedObjects<SecretRecord>,
     sealing: SnapshotSealing,
@@ -131,6 +137,17 @@ impl SnapshotBuilder {
                 snapshot.namespaces.insert(name.to_owned(), value);
             }
         }
+        for (name, entry) in entries_below(entries, keys::NETWORK_NAMESPACES) {
+            if let Some(value) = self.json::<NamespaceNetwork>(entry) {
+                snapshot.network_namespaces.insert(name.to_owned(), value);
+            }
+        }
+        for (_, entry) in entries_below(entries, keys::VIRTUAL_ADDRESSES) {
+            if let Some(stored) = self.json::<VirtualAddressRecord>(entry) {
+                let address = stored.value.address;
+                snapshot.virtual_addresses.insert(address, stored);
+            }
+        }
         for (name, entry) in entries_below(entries, keys::ALLOCATIONS) {
             if let (Some(instance), Some(value)) =
                 (name.strip_suffix("/ip"), self.json::<Allocation>(entry))
@@ -151,6 +168,7 @@ impl SnapshotBuilder {
                 "ip" => service.address = self.json(entry),
                 "balance" => service.balance = self.json(entry),
                 "host_ports" => service.numbers = self.json(entry),
+                "access" => service.access = self.json(entry),
                 _ => {}
             }
         }
@@ -162,6 +180,7 @@ impl SnapshotBuilder {
                 snapshot.volumes.insert(key, value);
             }
         }
+        self.read_jobs(entries, &mut snapshot);
         self.read_secrets(entries, &mut snapshot);
         for (name, entry) in entries_below(entries, keys::INDEXES) {
             let Ok(index) = name.parse() else { continue };
@@ -303,6 +322,7 @@ impl SnapshotBuilder {
             );
         }
         let mut earlier = self.assignments.take();
+        let mut earlier_routes = self.routes.take();
         for (name, entry) in entries_below(entries, keys::NODE_DESIRED) {
             let Some((node, name)) = name.split_once('/') else {
                 continue;
@@ -327,6 +347,10 @@ impl SnapshotBuilder {
                     }
                     continue;
                 }
+                Some(("routes", workload)) => {
+                    self.read_routes(snapshot, &mut earlier_routes, (node, workload), entry);
+                    continue;
+                }
                 _ => continue,
             };
             let parsed = earlier.find(entry).or_else(|| {
@@ -347,6 +371,31 @@ impl SnapshotBuilder {
                 },
             );
         }
+    }
+
+    fn read_routes(
+        &mut self,
+        snapshot: &mut Snapshot,
+        earlier: &mut EarlierObjects<AssignedRoutes>,
+        (node, workload): (&str, &str),
+        entry: &Arc<KeyValue>,
+    ) {
+        let Some((namespace, name)) = workload.split_once('/') else {
+            return;
+        };
+        // What this version can't read is written again.
+        let parsed = earlier.find(entry).or_else(|| {
+            let stored = self.json::<AssignedRoutes>(entry)?;
+            Some(Arc::new(stored.value))
+        });
+        let value = parsed.unwrap_or_default();
+        self.routes.push(entry, &value);
+        let of_node = snapshot.routes.entry(node.to_owned()).or_default();
+        let revision = entry.mod_revision;
+        of_node.insert(
+            WorkloadKey::new(namespace, name),
+            Stored { revision, value },
+        );
     }
 
     fn read_workloads(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
@@ -377,16 +426,17 @@ impl SnapshotBuilder {
             let newest = gathered
                 .newest
                 .max(status_entry.map_or(0, |entry| entry.mod_revision));
-            let known = self.workloads.remove(&key).filter(|(revision, entry)| {
+            let before = self.workloads.remove(&key);
+            let known = before.as_ref().filter(|(revision, entry)| {
                 *revision == newest && entry.files.len() + 1 == gathered.keys
             });
             let parsed = match known {
-                Some((_, parsed)) => Some(parsed),
+                Some((_, parsed)) => Some(Arc::clone(parsed)),
                 None => self.parse_workload(
                     &key,
-                    meta,
-                    &gathered.files,
+                    (meta, &gathered.files),
                     (status_entry.map(AsRef::as_ref), entries),
+                    before.as_ref().map(|(_, entry)| &**entry),
                 ),
             };
             if let Some(parsed) = parsed {
@@ -400,19 +450,22 @@ impl SnapshotBuilder {
     fn parse_workload(
         &mut self,
         key: &WorkloadKey,
-        meta: &KeyValue,
-        raw: &BTreeMap<String, &KeyValue>,
+        (meta, raw): (&KeyValue, &BTreeMap<String, &KeyValue>),
         (status, entries): (Option<&KeyValue>, &MirrorEntries),
+        before: Option<&WorkloadEntry>,
     ) -> Option<Arc<WorkloadEntry>> {
         let meta = self.json::<WorkloadMeta>(meta)?;
-        let sources: Vec<_> = raw
-            .iter()
-            .map(|(name, entry)| SourceFile {
-                name: name.clone(),
-                text: text(entry),
-            })
-            .collect();
-        let parsed = parse_stored(&sources);
+        let same_files = before.filter(|before| has_files(before, raw));
+        let parsed = match same_files {
+            Some(before) => before.parsed.clone(),
+            None => {
+                let sources = raw.iter().map(|(name, entry)| SourceFile {
+                    name: name.clone(),
+                    text: text(entry),
+                });
+                parse_stored(&sources.collect::<Vec<_>>())
+            }
+        };
         if let Err(reason) = &parsed {
             tracing::error!(workload = %key, reason, "a stored workload can't be read");
         }
@@ -427,9 +480,11 @@ impl SnapshotBuilder {
                     },
                 )
             })
-            .collect();
+            .collect::<BTreeMap<_, _>>();
         let status = status.and_then(|entry| self.json::<WorkloadStatusRecord>(entry));
-        let archive = self.read_archive(key, entries);
+        let mut archive = self.read_archive(key, entries);
+        let before = (before, same_files.is_some());
+        measure_rollback(&meta.value, status.as_ref(), &mut archive, &files, before);
         let earlier = earlier(&meta.value, status.as_ref(), &archive);
         Some(Arc::new(WorkloadEntry {
             meta,
@@ -469,6 +524,39 @@ impl SnapshotBuilder {
         archive
     }
 
+    fn read_jobs(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
+        let mut earlier = self.runs.take();
+        for (name, entry) in entries_below(entries, keys::JOBS) {
+            let mut parts = name.splitn(3, '/');
+            let (Some(namespace), Some(workload), Some(rest)) =
+                (parts.next(), parts.next(), parts.next())
+            else {
+                continue;
+            };
+            let key = WorkloadKey::new(namespace, workload);
+            if rest == "state" {
+                if let Some(state) = self.json::<JobStateRecord>(entry) {
+                    snapshot.jobs.entry(key).or_default().state = Some(state);
+                }
+                continue;
+            }
+            let Some(run) = rest.strip_prefix("runs/") else {
+                continue;
+            };
+            let parsed = earlier.find(entry).or_else(|| {
+                let stored = self.json::<JobRunRecord>(entry)?;
+                Some(Arc::new(stored.value))
+            });
+            let Some(value) = parsed else { continue };
+            self.runs.push(entry, &value);
+            let revision = entry.mod_revision;
+            let of_job = snapshot.jobs.entry(key).or_default();
+            of_job
+                .runs
+                .insert(run.to_owned(), Stored { revision, value });
+        }
+    }
+
     fn read_events(&mut self, entries: &MirrorEntries, snapshot: &mut Snapshot) {
         let mut earlier = self.events.take();
         for (id, entry) in entries_below(entries, keys::EVENTS) {
@@ -506,6 +594,63 @@ impl SnapshotBuilder {
             }
         }
     }
+}
+
+/// Whether these are the files of an entry.
+fn has_files(entry: &WorkloadEntry, raw: &BTreeMap<String, &KeyValue>) -> bool {
+    let known = entry.files.iter();
+    let known = known.map(|(name, stored)| (name, stored.revision));
+    known.eq(raw.iter().map(|(name, stored)| (name, stored.mod_revision)))
+}
+
+/// Sets [`ArchivedGeneration::needed_reader`] of the generation to which `autoRollback` returns.
+/// `before` is the entry of before, and whether the present files are still the same.
+fn measure_rollback(
+    meta: &WorkloadMeta,
+    status: Option<&Stored<WorkloadStatusRecord>>,
+    archive: &mut BTreeMap<u64, ArchivedGeneration>,
+    present: &BTreeMap<String, Stored<Arc<str>>>,
+    (before, same_files): (Option<&WorkloadEntry>, bool),
+) {
+    let mut good = status.into_iter().flat_map(|status| &status.value.good);
+    let Some(good) = good.rfind(|good| **good < meta.generation) else {
+        return;
+    };
+    let Some(archived) = archive.get_mut(good) else {
+        return;
+    };
+    let known = before.filter(|_| same_files);
+    let known = known.and_then(|before| before.archive.get(good));
+    // The files of a generation change with its comments and layout.
+    let known = known.filter(|known| known.files == archived.files);
+    let needed = known.and_then(|known| known.needed_reader);
+    archived.needed_reader = Some(needed.unwrap_or_else(|| {
+        let files = archived.files.iter().map(|(name, entry)| SourceFile {
+            name: name.clone(),
+            text: text(entry),
+        });
+        let present = present.iter().map(|(name, stored)| SourceFile {
+            name: name.clone(),
+            text: stored.value.to_string(),
+        });
+        version_added(&files.collect::<Vec<_>>(), &present.collect::<Vec<_>>())
+    }));
+}
+
+/// The version that files need for what the present files do not need already, as for an apply.
+fn version_added(files: &[SourceFile], present: &[SourceFile]) -> u32 {
+    let needed = bundle::needed_readers(files);
+    if needed.is_empty() {
+        return 1;
+    }
+    let present = bundle::needed_readers(present);
+    let is_added = |one: &&NeededReader| present.iter().all(|other| other.what != one.what);
+    let added = needed.iter().filter(is_added);
+    added.map(|one| one.version).max().unwrap_or(1)
+}
+
+fn version_needed(files: &[SourceFile]) -> u32 {
+    bundle::needed_reader(files).map_or(1, |needed| needed.version)
 }
 
 /// See [`WorkloadEntry::earlier`].
@@ -549,7 +694,9 @@ pub fn parse_stored(sources: &[SourceFile]) -> Result<Arc<ParsedWorkload>, Strin
                     .find(|file| file.name == bundle::CARRIED)
                     .map(|file| file.text.as_str().into());
                 Ok(Arc::new(ParsedWorkload {
+                    job: bundle.job.map(|job| job.spec),
                     ports_in_workload: bundle.ports_in_workload,
+                    needed_reader: version_needed(sources),
                     ..ParsedWorkload::new(workload, bundle.load_balancer, carried)
                 }))
             }

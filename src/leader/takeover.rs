@@ -54,6 +54,7 @@ pub async fn watch_over(handle: LeaderHandle, config: TakeoverConfig, cancel: Ca
         let mut rounds = interval(INTERVAL);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_round = Instant::now();
+        let (mut snapshots, mut leaderships) = (handle.snapshot.clone(), handle.leadership.clone());
         loop {
             tokio::select! {
                 biased;
@@ -71,14 +72,22 @@ pub async fn watch_over(handle: LeaderHandle, config: TakeoverConfig, cancel: Ca
                 silence = None;
             }
             last_round = now;
-            let snapshot = handle.snapshot.borrow().clone();
-            let leads = handle.leadership.borrow().is_some();
+            let snapshot = snapshots.borrow_and_update().clone();
+            let leads = leaderships.borrow_and_update().is_some();
             let leader = snapshot
                 .as_deref()
                 .and_then(|one| other_leader(one, &config));
             let Some((standing, address)) = leader.filter(|_| !leads) else {
                 silence = None;
                 knocks.clear();
+                // There is nobody to watch until one of these changes.
+                tokio::select! {
+                    Ok(()) = snapshots.changed() => {}
+                    Ok(()) = leaderships.changed() => {}
+                    else => return,
+                }
+                rounds.reset_immediately();
+                last_round = Instant::now();
                 continue;
             };
             let since = match &silence {

@@ -12,9 +12,12 @@
 //! Modules:
 //! - `containers`, `hook`: links of containers, made at the hook's request.
 //! - `overlay`: `kat0`, WireGuard in the kernel or in user space, peers and their endpoints.
-//! - `nftables`: the rules of containers, service addresses and host ports; other firewalls.
+//! - `nftables`: the rules of containers, service addresses, host ports and isolation; other
+//!   firewalls.
+//! - `isolation`: which containers reach which, and what was refused.
 //! - `dns`: names of the cluster, and forwarding of others.
 //! - `silent_peers`: peers that do not answer get no new connections.
+//! - `virtual_addresses`: addresses of the LAN that one machine has at a time.
 //! - `links`, `sysctl`, `host_sockets`: netlink and files of the kernel.
 //! - `state_files`, `run_file`, `teardown`: files in, files out, and removal at `kat-agent reset`.
 //!
@@ -22,8 +25,8 @@
 //! - `kat-net` needs the files of `kat_types::machine::network` and no other service, and leaves
 //!   the network as it is when it ends (invariant 5).
 //! - It ends no container but those of `containers/fence.rs`, each by a pidfd.
-//! - Links and routes have an alias or KAT's protocol number, and only such ones are removed
-//!   (invariant 6).
+//! - Links, routes and added addresses have an alias or KAT's protocol number, and only such ones are
+//!   removed (invariant 6).
 //! - The hook delays every start of a container: it has no async runtime and a deadline.
 //! - Input from callers of the hook, containers and other machines is untrusted and bounded
 //!   (invariant 8).
@@ -43,6 +46,7 @@ pub mod containers;
 pub mod dns;
 pub mod hook;
 pub mod host_sockets;
+pub mod isolation;
 pub mod links;
 pub mod nftables;
 pub mod overlay;
@@ -53,6 +57,7 @@ pub mod silent_peers;
 pub mod state_files;
 mod sysctl;
 mod teardown;
+pub mod virtual_addresses;
 
 pub use teardown::{TeardownError, teardown};
 

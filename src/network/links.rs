@@ -8,10 +8,11 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr},
     os::fd::{AsRawFd, BorrowedFd},
+    sync::Arc,
     time::Duration,
 };
 
-use futures_util::TryStreamExt;
+use futures_util::{TryStream, TryStreamExt};
 use ipnet::Ipv4Net;
 use rtnetlink::{
     LinkMessageBuilder, LinkUnspec, LinkVeth, LinkWireguard, RouteMessageBuilder,
@@ -22,12 +23,15 @@ use rtnetlink::{
     },
 };
 use rustix::io::Errno;
+use tokio::sync::Mutex;
 
 use crate::containers::namespaces::NetworkNamespace;
 
+mod marked_addresses;
 mod notices;
 
-pub use notices::{address_change, removal};
+pub use marked_addresses::LinkAddress;
+pub use notices::{address_change, changed_addresses, removal};
 
 /// Protocol number of KAT's routes (rtnetlink(7), `rtm_protocol`), unused in iproute2's table.
 pub(crate) const ROUTE_PROTOCOL: u8 = 75;
@@ -117,6 +121,9 @@ pub(crate) enum NextHop {
 #[derive(Debug, Clone)]
 pub struct Links {
     handle: rtnetlink::Handle,
+    /// Held while the kernel lists something: it lists one thing at a time on a socket, and refuses
+    /// a second one with `EBUSY`.
+    listing: Arc<Mutex<()>>,
 }
 
 impl Links {
@@ -127,7 +134,7 @@ impl Links {
     pub fn open() -> Result<Self, LinkError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(LinkError::Socket)?;
         tokio::spawn(connection);
-        Ok(Self { handle })
+        Ok(Self::of(handle))
     }
 
     /// Opens a socket in another namespace. `prepare` runs in that namespace first.
@@ -146,7 +153,31 @@ impl Links {
         });
         let (connection, handle, _) = opened.and_then(|inner| inner).map_err(LinkError::Socket)?;
         tokio::spawn(connection);
-        Ok(Self { handle })
+        Ok(Self::of(handle))
+    }
+
+    fn of(handle: rtnetlink::Handle) -> Self {
+        Self {
+            handle,
+            listing: Arc::default(),
+        }
+    }
+
+    /// Collects the answers of one request, after those of earlier ones. The request is sent when
+    /// `request` is called.
+    async fn list<R>(
+        &self,
+        what: &str,
+        request: impl FnOnce() -> R,
+    ) -> Result<Vec<R::Ok>, LinkError>
+    where
+        R: TryStream<Error = rtnetlink::Error>,
+    {
+        call(what, async {
+            let _alone = self.listing.lock().await;
+            request().try_collect().await
+        })
+        .await
     }
 
     /// Finds the link with this name.
@@ -171,8 +202,8 @@ impl Links {
     /// # Errors
     /// The kernel refuses or does not answer.
     pub async fn all(&self) -> Result<Vec<LinkState>, LinkError> {
-        let request = self.handle.link().get().execute();
-        let messages: Vec<LinkMessage> = call("list links", request.try_collect()).await?;
+        let request = self.handle.link().get();
+        let messages = self.list("list links", || request.execute()).await?;
         Ok(messages.iter().map(describe).collect())
     }
 
@@ -276,7 +307,7 @@ impl Links {
     ) -> Result<(), LinkError> {
         let mut present = false;
         let request = self.handle.address().get().set_link_index_filter(index);
-        let messages: Vec<_> = call("list addresses", request.execute().try_collect()).await?;
+        let messages = self.list("list addresses", || request.execute()).await?;
         for message in messages {
             let held = message
                 .attributes
@@ -340,8 +371,8 @@ impl Links {
 
     async fn route_messages(&self) -> Result<Vec<RouteMessage>, LinkError> {
         let all = RouteMessageBuilder::<Ipv4Addr>::new().build();
-        let request = self.handle.route().get(all).execute();
-        let messages: Vec<RouteMessage> = call("list routes", request.try_collect()).await?;
+        let request = self.handle.route().get(all);
+        let messages = self.list("list routes", || request.execute()).await?;
         let ours = RouteProtocol::Other(ROUTE_PROTOCOL);
         Ok(messages
             .into_iter()

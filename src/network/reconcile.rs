@@ -1,23 +1,18 @@
 //! One round of `kat-net`: brings the machine in line with the state files.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv4Addr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
     containers::attachments::Attachments,
     dns::resolved::ResolvedAnnouncement,
-    nftables::firewall::{Firewall, FirewallError},
+    nftables::firewall::{Firewall, FirewallError, FirewallInput},
     overlay::{kat0::OverlayLink, peers::PeerKeeper},
     silent_peers::watcher::RunningWireGuard,
     state_files::StateFilesSnapshot,
 };
-use kat_types::machine::network::{NodeNetwork, PeerMachines};
+use kat_types::machine::network::NodeNetwork;
 
 /// Interval of the checks of the firewall's rules.
 const FIREWALL_INTERVAL: Duration = Duration::from_secs(25);
@@ -38,7 +33,7 @@ pub(super) struct ReconcileOutcome {
 struct CheckedRules {
     when: Instant,
     node: Arc<NodeNetwork>,
-    machines: BTreeSet<IpAddr>,
+    input: FirewallInput,
 }
 
 /// State that is kept between rounds.
@@ -98,7 +93,7 @@ impl Reconciler {
             };
         };
         let mut problems = Vec::new();
-        if let Err(error) = self.set_firewall(node, snapshot.peers.as_deref()).await {
+        if let Err(error) = self.set_firewall(node, snapshot).await {
             problems.push(error.to_string());
         }
         problems.extend(self.services.borrow().clone());
@@ -157,28 +152,30 @@ impl Reconciler {
         }
     }
 
-    /// Checks the rules when their input changed, and periodically: each check runs the program
-    /// `nft`.
+    /// Checks the rules when their input changed, and periodically: a check runs the program `nft`
+    /// unless no nftables rule of the machine has changed since the last one.
     async fn set_firewall(
         &mut self,
         node: &Arc<NodeNetwork>,
-        peers: Option<&PeerMachines>,
+        snapshot: &StateFilesSnapshot,
     ) -> Result<(), FirewallError> {
-        let machines = self.peers.addresses(peers);
-        let fresh = self.checked.as_ref().is_some_and(|checked| {
-            checked.when.elapsed() < FIREWALL_INTERVAL
-                && Arc::ptr_eq(&checked.node, node)
-                && checked.machines == machines
-        });
-        if !fresh {
+        let machines = self.peers.addresses(snapshot.peers.as_deref());
+        let input = FirewallInput::new(machines, snapshot.instances.as_deref());
+        let same = self
+            .checked
+            .as_ref()
+            .filter(|checked| Arc::ptr_eq(&checked.node, node) && checked.input == input);
+        let is_same = same.is_some();
+        if same.is_none_or(|checked| checked.when.elapsed() >= FIREWALL_INTERVAL) {
             self.checked = None;
-            if self.firewall.ensure(node, &machines).await? {
+            let in_place = is_same && self.firewall.is_untouched().await;
+            if !in_place && self.firewall.ensure(node, &input).await? {
                 tracing::info!("put the rules of the firewall in place");
             }
             self.checked = Some(CheckedRules {
                 when: Instant::now(),
                 node: Arc::clone(node),
-                machines,
+                input,
             });
         }
         Ok(())

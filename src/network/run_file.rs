@@ -1,4 +1,4 @@
-//! Files below `/run` with which kat-net reports its state to the agent.
+//! Files below `/run` with which kat-net reports its state to the agent and to kat-ingress.
 
 use std::{
     fs::{self, OpenOptions},
@@ -17,6 +17,14 @@ use kat_types::encoding::json;
 /// # Errors
 /// The value can't be encoded, or the file can't be written.
 pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
+    write_with_mode(path, value, 0o600)
+}
+
+/// As [`write`], with this mode.
+///
+/// # Errors
+/// As [`write`].
+pub(super) fn write_with_mode<T: Serialize>(path: &Path, value: &T, mode: u32) -> io::Result<()> {
     let text = json::bytes(&path.display().to_string(), value)?;
     if fs::read(path).is_ok_and(|present| present == text) {
         return Ok(());
@@ -26,7 +34,7 @@ pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
         .write(true)
         .create(true)
         .truncate(true)
-        .mode(0o600)
+        .mode(mode)
         .open(&partial)?;
     file.write_all(&text)?;
     fs::rename(&partial, path)

@@ -34,7 +34,7 @@ use crate::{
         attachments::Attachments,
         fence::{DeadlineFence, FenceSources},
         hook_server::HookServer,
-        namespaces, unit_links,
+        unit_links,
         unit_processes::{UnitProcesses, machine_processes},
         verify::{CgroupReader, proc_cgroups},
     },
@@ -44,6 +44,10 @@ use crate::{
         source as names,
     },
     hook::JOURNAL_SOCKET,
+    isolation::{
+        enforcement::{self, EnforcedIsolation},
+        refusals,
+    },
     nftables::{firewall::Firewall, rule_changes, service_addresses::ServiceBalancer},
     overlay::{announce::sockets::Announcer, kat0::OverlayLink, peers::PeerKeeper},
     silent_peers::{
@@ -52,14 +56,19 @@ use crate::{
         watcher::{OwedAnswers, PeerWatcher},
     },
     state_files::{StateFiles, StateFilesSnapshot},
+    virtual_addresses::keeper::{AddressKeeper, AddressKeeperConfig},
 };
 use kat_daemon::{
-    clock,
+    clock, passed_sockets,
     watchdog::{LoopPulse, LoopPulses},
 };
-use kat_types::machine::{
-    fence::BootTime,
-    network::{DEADLINES_FILE, FOLDER, HOOK_SOCKET, OVERLAY_FILE},
+use kat_types::{
+    machine::{
+        fence::BootTime,
+        isolation::ISOLATION_STATE_FILE,
+        network::{DEADLINES_FILE, FOLDER, HOOK_SOCKET, OVERLAY_FILE},
+    },
+    virtual_addresses::{RELEASE_FILE, STATES_FILE},
 };
 
 /// Interval of the rounds.
@@ -70,6 +79,10 @@ const PEERS_INTERVAL: Duration = Duration::from_secs(10);
 const SHORT_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum duration of a round. The round is aborted well before the watchdog considers it hanging.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
+
+/// Name of the file with the excluded peers, beside the report:
+/// [`SILENT_PEERS_FILE`](kat_types::machine::network::SILENT_PEERS_FILE).
+const SILENT_PEERS_NAME: &str = "silent-peers.json";
 
 /// Why the service could not start.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +132,12 @@ pub struct NetworkServiceConfig {
     pub resolved: Option<SendAnnouncement>,
     /// File with the state of the peers; `None` writes none.
     pub report: Option<PathBuf>,
+    /// File with the state of isolation; `None` writes none.
+    pub isolation_report: Option<PathBuf>,
+    /// File with the state of virtual addresses; `None` holds none.
+    pub address_report: Option<PathBuf>,
+    /// File with the time until which virtual addresses with `onLeaderLoss: release` may be held.
+    pub address_release: PathBuf,
     /// Ends the service, as SIGTERM and SIGINT do.
     pub cancel: CancellationToken,
 }
@@ -128,10 +147,8 @@ impl NetworkServiceConfig {
     /// systemd passed. This function takes ownership of passed descriptors, so the program has to
     /// call it before anything else.
     pub fn from_environment() -> Self {
-        let listener = sd_notify::listen_fds_with_names()
-            .ok()
-            .and_then(|mut passed| passed.next())
-            .map(|(number, _)| StdListener::from(namespaces::adopt_descriptor(number)));
+        let listener = passed_sockets::take().into_iter().next();
+        let listener = listener.map(|(_, socket)| StdListener::from(socket));
         Self {
             folder: FOLDER.into(),
             deadlines: DEADLINES_FILE.into(),
@@ -143,6 +160,9 @@ impl NetworkServiceConfig {
             dns: Some(names::server()),
             resolved: Some(tell_resolved()),
             report: Some(OVERLAY_FILE.into()),
+            isolation_report: Some(ISOLATION_STATE_FILE.into()),
+            address_report: Some(STATES_FILE.into()),
+            address_release: RELEASE_FILE.into(),
             cancel: CancellationToken::new(),
         }
     }
@@ -179,10 +199,12 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
         cgroups: config.cgroups,
         processes: config.processes,
     });
+    let enforced = watch::Sender::new(EnforcedIsolation::default());
     let hook = HookServer::new(
         Arc::clone(&files),
         Arc::clone(&attachments),
         Arc::clone(&fence),
+        enforced.subscribe(),
     );
     let mut tasks = tokio::task::JoinSet::new();
     let pulses = LoopPulses::default();
@@ -190,12 +212,27 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     tasks.spawn(hook.serve(listener, pulse, cancel.clone()));
     tasks.spawn(fence.watch(pulses.watch("fence"), cancel.clone()));
     tasks.spawn(Arc::clone(&files).watch(cancel.clone()));
+    if let Some(report) = config.address_report {
+        let (keeper, statements) = AddressKeeper::new(AddressKeeperConfig {
+            files: files.subscribe(),
+            links: links.clone(),
+            report,
+            release: config.address_release,
+            clock: Arc::new(|| BootTime::from(clock::since_boot())),
+        });
+        let pulse = pulses.watch("virtual addresses");
+        tasks.spawn(keeper.run(statements, pulse, cancel.clone()));
+    }
     let overlay = config.overlay.unwrap_or_else(|| OverlayLink::new(links));
     let announcer = Arc::new(Announcer::default());
     tasks.spawn(Arc::clone(&announcer).listen(cancel.clone()));
     let heard = Arc::clone(&announcer);
     // Silent peers are left out of what the balancer and DNS read.
     let (exclusions, excluded) = watch::channel(Excluded::default());
+    if let Some(report) = &config.report {
+        let path = report.with_file_name(SILENT_PEERS_NAME);
+        tasks.spawn(exclusion::publish(excluded.clone(), path, cancel.clone()));
+    }
     let filtered = watch::Sender::new(files.current());
     let reachable = filtered.subscribe();
     tasks.spawn(exclusion::filter_files(
@@ -229,9 +266,24 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     // The balancer runs in its own task, since rounds may wait for the resolution of other
     // machines' names.
     let (trouble, services) = watch::channel(None);
+    let pulse = pulses.watch("refused connections");
+    tasks.spawn(refusals::follow_refusals(
+        enforced.subscribe(),
+        config.isolation_report,
+        pulse,
+        cancel.clone(),
+    ));
     let pulse = pulses.watch("service addresses");
-    let balancing = ServiceBalancer::installed().follow_files(
+    let known = watch::Sender::new(files.current());
+    let known_names = known.subscribe();
+    tasks.spawn(enforcement::pass_on_known(
         reachable.clone(),
+        enforced.subscribe(),
+        known,
+        cancel.clone(),
+    ));
+    let balancing = ServiceBalancer::installed(enforced).follow_files(
+        reachable,
         foreign.subscribe(),
         trouble,
         pulse,
@@ -264,7 +316,7 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     let pulse = pulses.watch("reconciliation");
     let names = DnsSupervisor {
         server: config.dns,
-        snapshots: reachable,
+        snapshots: known_names,
         running: None,
     };
     let keeping = reconcile_until_cancelled(reconciler, files, heard, names, pulse, cancel.clone());

@@ -1,7 +1,7 @@
 //! Reads the agent's state files at the start and whenever they change.
 //!
 //! For a file that is missing, unreadable or incomplete the last valid state is kept, and the error
-//! is logged once.
+//! is logged once. A file of isolation that was never valid allows nothing.
 
 use std::{
     fs,
@@ -9,26 +9,27 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use parking_lot::Mutex;
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde::de::DeserializeOwned;
-use tokio::{io::AsyncReadExt, net::unix::pipe, sync::watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use kat_types::machine::network::{
-    DNS_FILE, DnsRecords, HOST_PORTS_FILE, HostPortParts, INSTANCES_FILE, Instances, NODE_FILE,
-    NodeNetwork, PEERS_FILE, PeerMachines, SERVICES_FILE, Services,
+use kat_daemon::folder_watch;
+use kat_types::{
+    machine::{
+        isolation::{ISOLATION_FILE, IsolationMode, IsolationRules},
+        network::{
+            DNS_FILE, DnsRecords, HOST_PORTS_FILE, HostPortParts, INSTANCES_FILE, Instances,
+            NODE_FILE, NodeNetwork, PEERS_FILE, PeerMachines, SERVICES_FILE, Services,
+        },
+    },
+    virtual_addresses::{AddressGrants, GRANTS_FILE},
 };
 
 /// Largest file in bytes.
 const MAXIMUM_SIZE: u64 = 64 << 20;
-/// Changes within this time are read together.
-const DEBOUNCE: Duration = Duration::from_millis(20);
-/// Interval of the reads while the folder can't be watched.
-const WITHOUT_WATCH: Duration = Duration::from_secs(2);
 
 /// Why a file was rejected.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +61,8 @@ pub struct StateFilesSnapshot {
     pub dns: Option<Arc<DnsRecords>>,
     pub services: Option<Arc<Services>>,
     pub host_ports: Option<Arc<HostPortParts>>,
+    pub isolation: Option<Arc<IsolationRules>>,
+    pub virtual_addresses: Option<Arc<AddressGrants>>,
 }
 
 /// Device, inode, size and time of the last change: identifies a version of a file.
@@ -73,6 +76,8 @@ struct StateFileStamps {
     dns: Option<FileStamp>,
     services: Option<FileStamp>,
     host_ports: Option<FileStamp>,
+    isolation: Option<FileStamp>,
+    virtual_addresses: Option<FileStamp>,
 }
 
 /// The files of one folder, with their last valid content.
@@ -130,6 +135,30 @@ impl StateFiles {
             &mut stamps.host_ports,
             &mut next.host_ports,
         );
+        update(
+            &self.folder,
+            ISOLATION_FILE,
+            &mut stamps.isolation,
+            &mut next.isolation,
+        );
+        update(
+            &self.folder,
+            GRANTS_FILE,
+            &mut stamps.virtual_addresses,
+            &mut next.virtual_addresses,
+        );
+        // Whether the cluster isolates, and by which rules, is not known until the agent has written
+        // it again.
+        if next.isolation.is_none() && stamps.isolation.is_some() {
+            tracing::warn!(
+                "{ISOLATION_FILE} can't be read: containers reach their own machine's of the same namespace alone"
+            );
+            next.isolation = Some(Arc::new(IsolationRules {
+                schema: 1,
+                mode: IsolationMode::Namespaces,
+                ..IsolationRules::default()
+            }));
+        }
         self.sender.send_if_modified(|current| {
             let changed = **current != next;
             if changed {
@@ -141,48 +170,7 @@ impl StateFiles {
 
     /// Reads the files whenever the folder changes, until cancelled.
     pub async fn watch(self: Arc<Self>, cancel: CancellationToken) {
-        while !cancel.is_cancelled() {
-            if let Err(error) = self.watch_folder(&cancel).await {
-                tracing::debug!(folder = %self.folder.display(), "can't watch: {error}");
-            }
-            self.refresh();
-            tokio::select! {
-                () = cancel.cancelled() => {}
-                () = tokio::time::sleep(WITHOUT_WATCH) => {}
-            }
-        }
-    }
-
-    async fn watch_folder(&self, cancel: &CancellationToken) -> io::Result<()> {
-        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        inotify::add_watch(
-            &watch,
-            &self.folder,
-            WatchFlags::CLOSE_WRITE
-                | WatchFlags::MOVED_TO
-                | WatchFlags::DELETE_SELF
-                | WatchFlags::MOVE_SELF
-                | WatchFlags::ONLYDIR,
-        )?;
-        let watched = fs::metadata(&self.folder)?.ino();
-        // Changes from before the watch was in place.
-        self.refresh();
-        // The inotify descriptor is readable like a pipe. The events' content is not needed, since
-        // all files are checked.
-        let mut events = pipe::Receiver::from_owned_fd_unchecked(watch)?;
-        let mut buffer = [0; 4096];
-        loop {
-            tokio::select! {
-                () = cancel.cancelled() => return Ok(()),
-                read = events.read(&mut buffer) => read?,
-            };
-            tokio::time::sleep(DEBOUNCE).await;
-            while events.try_read(&mut buffer).is_ok() {}
-            self.refresh();
-            if fs::metadata(&self.folder)?.ino() != watched {
-                return Err(io::Error::from(io::ErrorKind::NotFound));
-            }
-        }
+        folder_watch::follow(&self.folder, || self.refresh(), cancel).await;
     }
 }
 
@@ -237,6 +225,8 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, StateFileError> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn write(folder: &Path, name: &str, text: &str) {
@@ -266,6 +256,28 @@ mod tests {
         write(folder.path(), DNS_FILE, &ONE.replace('7', "8"));
         files.refresh();
         assert_eq!(files.current().dns.as_ref().unwrap().revision, 8);
+    }
+
+    #[test]
+    fn a_file_of_isolation_that_was_never_readable_allows_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = StateFiles::open(folder.path());
+        assert_eq!(files.current().isolation, None, "there is none");
+        write(folder.path(), ISOLATION_FILE, "{\"schema\":1,");
+        for files in [&files, &StateFiles::open(folder.path())] {
+            files.refresh();
+            let rules = files.current().isolation.clone().unwrap();
+            assert_eq!(rules.mode, IsolationMode::Namespaces);
+            assert!(rules.namespaces.is_empty());
+        }
+        let open = r#"{"schema":1,"mode":"none","revision":3}"#;
+        write(folder.path(), ISOLATION_FILE, open);
+        files.refresh();
+        let mode = || files.current().isolation.as_ref().unwrap().mode;
+        assert_eq!(mode(), IsolationMode::None);
+        write(folder.path(), ISOLATION_FILE, "");
+        files.refresh();
+        assert_eq!(mode(), IsolationMode::None, "the last good state");
     }
 
     #[tokio::test]

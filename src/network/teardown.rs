@@ -6,8 +6,11 @@ use super::{
 };
 use crate::{
     containers::attach,
-    nftables::{firewall, firewall::FirewallError, host_ports, service_addresses as balance},
+    nftables::{
+        firewall, firewall::FirewallError, host_ports, isolation, service_addresses as balance,
+    },
     overlay::kat0,
+    virtual_addresses,
 };
 
 /// The part that could not be removed; the rest was removed.
@@ -21,7 +24,7 @@ pub enum TeardownError {
     Firewall(#[from] FirewallError),
 }
 
-/// Removes `kat0`, every veth with KAT's alias, KAT's routes and its nftables tables.
+/// Removes `kat0`, every veth with KAT's alias, KAT's addresses and routes, and its nftables tables.
 /// `kat-net.service` and `kat-wg.service` have to be stopped first. Does nothing where nothing is
 /// left.
 ///
@@ -31,16 +34,21 @@ pub async fn teardown() -> Result<(), TeardownError> {
     let links = Links::open()?;
     let veths = attach::remove_all(&links).await;
     let overlay = remove_overlay(&links).await;
+    let held = virtual_addresses::held();
+    let addresses = links.remove_marked_addresses(&held).await;
     let routes = links.remove_routes(|_, _| false).await;
     let table = firewall::remove().await;
     let services = balance::remove().await;
     let ports = host_ports::remove().await;
+    let isolation = isolation::remove().await;
     veths?;
     overlay?;
+    addresses?;
     routes?;
     table?;
     services?;
-    Ok(ports?)
+    ports?;
+    Ok(isolation?)
 }
 
 async fn remove_overlay(links: &Links) -> Result<(), LinkError> {

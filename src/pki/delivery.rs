@@ -49,6 +49,8 @@ pub enum SealingPurpose {
     Secrets,
     /// Credentials of registries, for pulls.
     Logins,
+    /// Certificates and passwords of a workload's routes; the workload stands for the instance.
+    Routes,
 }
 
 impl SealingPurpose {
@@ -56,6 +58,7 @@ impl SealingPurpose {
         match self {
             Self::Secrets => "delivery",
             Self::Logins => "delivery of credentials",
+            Self::Routes => "delivery of certificates",
         }
     }
 
@@ -63,6 +66,7 @@ impl SealingPurpose {
         match self {
             Self::Secrets => format!("the secrets of {instance}"),
             Self::Logins => format!("the credentials for {instance}'s images"),
+            Self::Routes => format!("the certificates of {instance}'s routes"),
         }
     }
 }

@@ -31,12 +31,14 @@
 //! Tests: `src/pki/tests` and tests beside the code; the target `certificate` of `contrib/fuzz`;
 //! `tests/joining.rs` and `tests/api` over connections.
 
+pub mod acme;
 mod admission;
 mod authority;
 pub mod delivery;
 mod endorsement;
 pub mod epoch_proof;
 mod files;
+pub mod ingress;
 mod leaf;
 pub mod recovery_key;
 mod recovery_keys;

@@ -13,7 +13,7 @@ use super::{Snapshot, event::EventLog};
 use crate::{
     EventWord, RequestedResources,
     scheduling::host_ports::HostPorts,
-    services::service_addresses::ServiceAddresses,
+    services::{isolation, service_addresses::ServiceAddresses},
     unwritable_objects as frozen,
     unwritable_objects::{FrozenObjects, NotWritable, NotWritableCause, WrittenObject},
 };
@@ -43,6 +43,27 @@ pub struct PlannedTransaction {
     pub operations: Vec<WriteOperation>,
 }
 
+/// What became of the instances that a plan had to place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SchedulingOutcome {
+    /// Number of instances that the plan places.
+    pub placed: usize,
+    /// The slots for which no machine was found. Also a slot whose instance is to leave its machine
+    /// and finds no other one.
+    pub refused: BTreeSet<RefusedPlace>,
+}
+
+/// A slot for which no machine was found, and one reason why not.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RefusedPlace {
+    /// The workload.
+    pub workload: WorkloadKey,
+    /// Number of the slot.
+    pub slot: u32,
+    /// What excluded at least one machine, in the words of [`crate::Unschedulable`].
+    pub reason: &'static str,
+}
+
 /// What the leader writes now, and when it plans again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterPlan {
@@ -52,6 +73,8 @@ pub struct ClusterPlan {
     pub wake_after: Option<Duration>,
     /// Objects that are left as they are because their changes cannot be written.
     pub frozen: Vec<NotWritable>,
+    /// What became of the instances to place.
+    pub scheduling: SchedulingOutcome,
 }
 
 /// A group is committed once it has this many operations, which leaves room for one more instance
@@ -77,8 +100,12 @@ pub(super) struct Draft<'a> {
     pub(super) services: ServiceAddresses,
     /// The numbers assigned for `hostPort: auto`.
     pub(super) host_ports: HostPorts,
+    /// The rules of isolation that all machines have in force.
+    pub(super) confirmed: Option<isolation::ConfirmedRules>,
     desired: BTreeMap<String, DesiredMeta>,
     taken: BTreeMap<String, BTreeSet<Ipv4Addr>>,
+    /// Addresses of instances that are gone, with the namespaces whose instances may get them.
+    released: BTreeMap<Ipv4Addr, &'a str>,
     last: BTreeMap<String, Ipv4Addr>,
     /// Sums of the requests of the stored assignments, by machine.
     requested: BTreeMap<&'a str, RequestedResources>,
@@ -88,6 +115,8 @@ pub(super) struct Draft<'a> {
     instances: BTreeMap<&'a str, BTreeMap<&'a str, Vec<StoredInstance<'a>>>>,
     /// Instances that this plan has placed, with their workloads.
     placed: BTreeMap<String, WorkloadKey>,
+    /// Slots for which this plan has found no machine, with the reasons.
+    refused_places: BTreeMap<(WorkloadKey, u32), BTreeSet<&'static str>>,
     /// Volumes as this plan leaves them.
     volumes: BTreeMap<VolumeKey, VolumeRecord>,
     /// Instances that this plan stops.
@@ -116,9 +145,13 @@ impl<'a> Draft<'a> {
     pub(super) fn new(snapshot: &'a Snapshot, now: Timestamp, seed: u64) -> Self {
         let mut taken: BTreeMap<String, BTreeSet<Ipv4Addr>> = BTreeMap::new();
         let mut newest: BTreeMap<String, (i64, Ipv4Addr)> = BTreeMap::new();
+        let mut released = BTreeMap::new();
         for stored in snapshot.allocations.values() {
             let Allocation { node, address, .. } = &stored.value;
-            taken.entry(node.clone()).or_default().insert(*address);
+            match stored.value.released {
+                true => drop(released.insert(*address, stored.value.namespace.as_str())),
+                false => drop(taken.entry(node.clone()).or_default().insert(*address)),
+            }
             let newest = newest.entry(node.clone()).or_insert((0, *address));
             *newest = (*newest).max((stored.revision, *address));
         }
@@ -144,12 +177,14 @@ impl<'a> Draft<'a> {
             wake_after: None,
             services: ServiceAddresses::default(),
             host_ports: HostPorts::default(),
+            confirmed: None,
             desired: snapshot
                 .nodes
                 .iter()
                 .map(|(name, node)| (name.clone(), node.desired.value.clone()))
                 .collect(),
             taken,
+            released,
             last: newest
                 .into_iter()
                 .map(|(node, (_, address))| (node, address))
@@ -158,6 +193,7 @@ impl<'a> Draft<'a> {
             users,
             instances,
             placed: BTreeMap::new(),
+            refused_places: BTreeMap::new(),
             volumes: BTreeMap::new(),
             stopped: BTreeSet::new(),
             changed: BTreeSet::new(),
@@ -274,15 +310,21 @@ impl<'a> Draft<'a> {
         });
     }
 
-    /// The next free address of a machine.
-    pub(super) fn free_address(&self, node: &str) -> Option<Ipv4Addr> {
+    /// The next address of a machine that is free for an instance of this namespace.
+    pub(super) fn free_address(&self, node: &str, namespace: &str) -> Option<Ipv4Addr> {
         let subnet = self.snapshot.nodes.get(node)?.subnet?;
-        let none = BTreeSet::new();
-        super::next_address(
-            subnet,
-            self.taken.get(node).unwrap_or(&none),
-            self.last.get(node).copied(),
-        )
+        let taken = self.taken.get(node);
+        let is_taken = |address: Ipv4Addr| {
+            let of_another = self.released.get(&address);
+            taken.is_some_and(|taken| taken.contains(&address))
+                || of_another.is_some_and(|owner| *owner != namespace)
+        };
+        super::next_address(subnet, is_taken, self.last.get(node).copied())
+    }
+
+    /// Whether some addresses are free for instances of one namespace alone.
+    pub(super) fn has_released(&self) -> bool {
+        !self.released.is_empty()
     }
 
     /// Puts a new assignment and its address.
@@ -303,6 +345,9 @@ impl<'a> Draft<'a> {
                 schema: 1,
                 node: node.to_owned(),
                 address: assignment.address,
+                namespace: assignment.namespace.clone(),
+                workload: assignment.workload.clone(),
+                released: false,
             };
             group.put(keys::allocation(&assignment.instance), &allocation);
         }
@@ -313,6 +358,21 @@ impl<'a> Draft<'a> {
             assignment,
         );
         self.bump(group, node, 1);
+    }
+
+    /// Notes why no machine was found for a slot; no reasons where one was found after all.
+    pub(super) fn note_place(
+        &mut self,
+        workload: &WorkloadKey,
+        slot: u32,
+        reasons: impl Iterator<Item = &'static str>,
+    ) {
+        let reasons: BTreeSet<_> = reasons.collect();
+        let place = (workload.clone(), slot);
+        match reasons.is_empty() {
+            true => self.refused_places.remove(&place),
+            false => self.refused_places.insert(place, reasons),
+        };
     }
 
     /// Whether an instance of this id exists, or this plan has placed one.
@@ -400,9 +460,11 @@ impl<'a> Draft<'a> {
             .push(WriteOperation::Delete(keys::desired_instance(
                 node, instance,
             )));
-        group
-            .operations
-            .push(WriteOperation::Delete(keys::allocation(instance)));
+        let allocation = self.snapshot.allocations.get(instance);
+        match allocation.and_then(|stored| isolation::released(self.snapshot, stored)) {
+            Some(released) => group.put(keys::allocation(instance), &released),
+            None => group.delete(keys::allocation(instance)),
+        }
         self.bump(group, node, -1);
     }
 
@@ -529,6 +591,16 @@ impl<'a> Draft<'a> {
 
     /// The plan; its `frozen` lists what cannot be written.
     pub(super) fn finish(self) -> ClusterPlan {
+        let places = self.refused_places.into_iter();
+        let refused = places.flat_map(|((workload, slot), reasons)| {
+            let reasons = reasons.into_iter();
+            reasons.map(move |reason| RefusedPlace {
+                workload: workload.clone(),
+                slot,
+                reason,
+            })
+        });
+        let refused = refused.collect();
         let mut frozen = self.refused;
         let changes = self.changes.iter();
         frozen.extend(
@@ -538,6 +610,10 @@ impl<'a> Draft<'a> {
             changes: self.changes,
             wake_after: self.wake_after,
             frozen,
+            scheduling: SchedulingOutcome {
+                placed: self.placed.len(),
+                refused,
+            },
         }
     }
 }

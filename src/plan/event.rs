@@ -356,6 +356,8 @@ mod tests {
             created: now,
             deleting: false,
             quota: Default::default(),
+            access: Default::default(),
+            ingress_hosts: None,
         };
         record.quota.events = Some(1);
         let stored = Stored {

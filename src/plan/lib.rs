@@ -12,9 +12,12 @@
 //! Modules:
 //! - `service`, `status`, `rollout`: a workload, its slots, updates and status.
 //! - `instances`, `scheduling`: id, address and user of a new instance, and its machine.
+//! - `jobs`: schedules and runs of Jobs.
+//! - `start_order`: what a workload waits for before it starts.
 //! - `nodes`: admission, loss, drain, deletion and status of machines.
 //! - `services`: service addresses, DNS records, and which instances serve.
 //! - `volumes`, `secrets`, `logins`, `images`: data, and what an instance needs on its machine.
+//! - `ingress`: who has which host, what ingress machines serve, and certificates.
 //! - `etcd`: members, upkeep, replacement of authorities, and the store's epoch.
 //! - `quota`, `event`, `unwritable_objects`: bounds of what is written.
 //!
@@ -41,7 +44,9 @@ mod draft;
 mod etcd;
 mod event;
 mod images;
+mod ingress;
 mod instances;
+mod jobs;
 mod logins;
 mod nodes;
 mod quota;
@@ -51,6 +56,7 @@ mod secrets;
 mod service;
 mod services;
 mod snapshot;
+mod start_order;
 mod status;
 mod unwritable_objects;
 mod volumes;
@@ -60,7 +66,7 @@ use jiff::Timestamp;
 use kat_types::store::snapshot::ObservedReports;
 
 pub use crate::{
-    etcd::{members::*, rotation::*, store_epoch::*, upkeep::*},
+    etcd::{members::*, readers::*, rotation::*, store_epoch::*, upkeep::*},
     instances::{
         address::*,
         identifier::*,
@@ -76,17 +82,30 @@ pub use crate::{
         host_ports::{HOST_PORT_DATA_PATH, reserved_ports},
         schedule::*,
     },
-    services::service_addresses::BALANCING_DATA_PATH,
+    services::{
+        service_addresses::BALANCING_DATA_PATH,
+        virtual_addresses::{HolderFitness, address_holding_machines, choose_holder},
+    },
     unwritable_objects::{NotWritable, NotWritableCause, WrittenObject},
     volumes::moves::{
         is_used_meanwhile, moves_together, receiver_phase, stopped_move, why_it_does_not_fit,
         without_move,
     },
 };
-pub use draft::{ClusterPlan, PlannedTransaction};
+pub use draft::{ClusterPlan, PlannedTransaction, RefusedPlace, SchedulingOutcome};
 pub use event::*;
+pub use ingress::{
+    AcmeAccount, AcmeFailure, AcmeFailureKind, AcmeOrders, AcmeQuestion, AcmeReply, AcmeRequest,
+    AcmeStep, CertificateStep, CheckedName, ClaimConflict, DnsAccess, DnsKey, EabAccount,
+    IssuingError, PlannedRoute, ProofKind, RecordCheck, RouteIssuer, RouteTrouble, TsigHash,
+    WorkloadClaims, auth_target, claim_conflict, claims_of_stored, ingress_machines,
+    internal_domains, next_certificate, order_in_words, outside_target, planned_routes,
+    serving_conflict, uses_acme, uses_own_authority,
+};
+pub use jobs::{Schedule, ScheduleError, new_run};
 pub use logins::logins_for;
 pub use quota::*;
+pub use rollout::slots::{DaemonMachine, machines_of_daemon};
 pub use rollout::{in_words as rollout_in_words, kept_generations::outdated_generations};
 pub use secrets::{
     ResealingError, ResealingStep, SnapshotSealing, another_data_key, behind_secret, lacks_secret,
@@ -94,6 +113,7 @@ pub use secrets::{
     users_of_secret,
 };
 pub use snapshot::*;
+pub use start_order::{StartOrder, start_order_warnings};
 pub use volumes::{VolumePlacement, is_forgotten, is_missing, users_of};
 
 /// The seed of every leader's plans and of previews: a preview shows what the leader then does.
@@ -148,6 +168,7 @@ fn plan_without(
     let statuses = crate::nodes::status::plan_nodes(&mut draft, &heard, &losses);
     draft.services = crate::services::service_addresses::give_addresses(&mut draft, &statuses);
     draft.host_ports = crate::scheduling::host_ports::give_numbers(&mut draft);
+    draft.confirmed = crate::services::isolation::confirmed_rules(snapshot, &statuses, &heard);
     let mut machines = crate::scheduling::machines::Machines::new(&draft, &statuses);
     let around = service::ClusterView {
         statuses: &statuses,
@@ -168,9 +189,14 @@ fn plan_without(
     crate::volumes::moves::plan_moves(&mut draft, &statuses);
     crate::volumes::removals::plan_removals(&mut draft, &statuses);
     images::plan_images(&mut draft, &statuses);
+    ingress::plan_routes(&mut draft);
+    crate::services::virtual_addresses::plan_virtual_addresses(&mut draft, &statuses, &heard);
     crate::nodes::endpoints::plan_reach(&mut draft, &heard);
     crate::nodes::endpoints::plan_endpoints(&mut draft);
     crate::nodes::loss_timeout::plan_loss_timeout(&mut draft, &heard);
+    crate::services::isolation::plan_access(&mut draft);
+    let confirmed = draft.confirmed.take();
+    crate::services::isolation::plan_released(&mut draft, confirmed.as_ref());
     plan_namespaces(&mut draft);
     event::plan_expiry(&mut draft);
     draft.finish()

@@ -4,6 +4,7 @@ pub(crate) mod admission;
 pub(crate) mod assignment_lag;
 pub(crate) mod drain;
 pub(crate) mod endpoints;
+pub(crate) mod isolation;
 pub(crate) mod leaving;
 pub(crate) mod loss_timeout;
 pub(crate) mod node_loss;

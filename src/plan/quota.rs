@@ -1,8 +1,17 @@
 //! Use of a namespace's quotas, and whether a change may increase it.
 
-use super::{Snapshot, rollout::replicas};
+use super::{
+    Snapshot,
+    rollout::{
+        replicas,
+        slots::{beside_matching, machines_of_daemon},
+    },
+};
 use kat_types::{
-    resource::{Amounts, Bytes, Container, MilliCpu, QuotaResource, WorkloadSpec},
+    resource::{
+        Amounts, Bytes, Completions, Container, JobSpec, MilliCpu, QuotaResource, WorkloadSpec,
+        WorkloadType,
+    },
     store::{revisions::WorkloadKey, snapshot::WorkloadEntry},
 };
 
@@ -31,9 +40,21 @@ pub struct QuotaExceeded {
     asked: String,
 }
 
-/// The amounts of its namespace's quotas that one workload uses.
-pub fn amounts_of_workload(spec: &WorkloadSpec, file_bytes: usize) -> Amounts {
-    let instances = u64::from(replicas(spec));
+/// The amounts of its namespace's quotas that one workload uses. Of a DaemonService, those of one
+/// instance: [`on_each_machine`] multiplies them.
+pub fn amounts_of_workload(
+    spec: &WorkloadSpec,
+    job: Option<&JobSpec>,
+    file_bytes: usize,
+) -> Amounts {
+    // Of a Job, as many as one run may have at once.
+    let instances = match spec.kind {
+        WorkloadType::DaemonService => 1,
+        WorkloadType::Service | WorkloadType::Job => {
+            job.map_or_else(|| replicas(spec), most_at_once)
+        }
+    };
+    let instances = u64::from(instances);
     let whole = Container::together(&spec.container, &spec.init_containers, &spec.sidecars);
     let requests = whole.resources.effective_requests();
     let volumes = spec.volumes.iter().filter(|volume| volume.keeps_data());
@@ -50,6 +71,43 @@ pub fn amounts_of_workload(spec: &WorkloadSpec, file_bytes: usize) -> Amounts {
     }
 }
 
+/// The amounts of a workload with the instances that a DaemonService has on the machines of the
+/// cluster; those of any other workload stay.
+#[must_use]
+pub fn on_each_machine(
+    snapshot: &Snapshot,
+    key: &WorkloadKey,
+    spec: &WorkloadSpec,
+    amounts: Amounts,
+) -> Amounts {
+    if spec.kind != WorkloadType::DaemonService {
+        return amounts;
+    }
+    // Those that stay in spite of a taint count as well: files without a toleration end nothing.
+    let stay = beside_matching(snapshot, key, spec);
+    let machines = number(
+        machines_of_daemon(snapshot, spec)
+            .len()
+            .saturating_add(stay),
+    );
+    let all = |of_one: u64| of_one.saturating_mul(machines);
+    Amounts {
+        instances: amounts.instances.map(all),
+        cpu: amounts.cpu.map(|cpu| MilliCpu(all(cpu.0))),
+        memory: amounts.memory.map(|memory| Bytes(all(memory.0))),
+        volumes: amounts.volumes.map(all),
+        ..amounts
+    }
+}
+
+/// Instances that a run may have at once.
+fn most_at_once(job: &JobSpec) -> u32 {
+    match job.completions {
+        Completions::Count(count) => job.parallelism.min(count),
+        Completions::PerNode(_) => job.parallelism,
+    }
+}
+
 fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
@@ -58,7 +116,11 @@ fn number(count: usize) -> u64 {
 fn of_entry(snapshot: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry) -> Amounts {
     let file_bytes = entry.files.values().map(|file| file.value.len()).sum();
     let mut amounts = match &entry.parsed {
-        Ok(parsed) => amounts_of_workload(&parsed.workload.spec, file_bytes),
+        Ok(parsed) => {
+            let spec = &parsed.workload.spec;
+            let amounts = amounts_of_workload(spec, parsed.job.as_ref(), file_bytes);
+            on_each_machine(snapshot, key, spec, amounts)
+        }
         Err(_) => Amounts {
             workloads: Some(1),
             ..Amounts::default()
@@ -184,6 +246,8 @@ mod tests {
             created: Timestamp::UNIX_EPOCH,
             deleting: false,
             quota,
+            access: Default::default(),
+            ingress_hosts: None,
         };
         let stored = Stored {
             revision: 1,

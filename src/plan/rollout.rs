@@ -19,19 +19,20 @@ pub(crate) mod decide;
 pub(crate) mod kept_generations;
 pub(crate) mod rollback;
 pub(crate) mod slot;
+pub(crate) mod slots;
 
 use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 
 use super::{service::WorkloadPlanner, volumes::writes_data};
-use crate::{nodes::node_loss as loss, rollout::slot::LiveInstance};
+use crate::{nodes::node_loss as loss, rollout::slot::LiveInstance, services::serving};
 use kat_types::{
     api::{EventKind, Health, ObjectKind, WorkloadPhase},
     reason::EventReason,
     resource::{MaxSurge, UpdateStrategyType, WorkloadSpec, WorkloadType},
     store::{
-        records::{RolloutRecord, WorkloadStatusRecord},
+        records::{InstanceRecord, RolloutRecord, WorkloadStatusRecord},
         snapshot::ParsedWorkload,
     },
 };
@@ -45,7 +46,7 @@ pub(super) fn has_run(since: Timestamp, now: Timestamp) -> bool {
     time_from(since, now) >= SETTLED
 }
 
-fn time_from(since: Timestamp, now: Timestamp) -> Duration {
+pub(crate) fn time_from(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
@@ -58,16 +59,23 @@ enum Settling {
 }
 
 fn settling(live: &LiveInstance<'_>, now: Timestamp) -> Settling {
-    let Some(record) = live.record.filter(|_| live.healthy()) else {
-        return Settling::NotHealthy;
-    };
-    let (Health::NotApplicable, Some(since)) = (record.health, record.since) else {
-        return Settling::Settled;
-    };
-    match SETTLED.saturating_sub(time_from(since, now)) {
-        Duration::ZERO => Settling::Settled,
-        left => Settling::After(left),
+    let record = live.record.filter(|_| live.healthy());
+    match record.and_then(|record| settles_in(record, now)) {
+        None => Settling::NotHealthy,
+        Some(Duration::ZERO) => Settling::Settled,
+        Some(left) => Settling::After(left),
     }
+}
+
+/// The time until an instance counts as working, zero if it does; `None` if it is not healthy.
+pub(crate) fn settles_in(record: &InstanceRecord, now: Timestamp) -> Option<Duration> {
+    if !serving::is_healthy(record) {
+        return None;
+    }
+    let (Health::NotApplicable, Some(since)) = (record.health, record.since) else {
+        return Some(Duration::ZERO);
+    };
+    Some(SETTLED.saturating_sub(time_from(since, now)))
 }
 
 /// The instance is healthy and, without a health check, has run for [`SETTLED`].
@@ -87,16 +95,23 @@ pub(super) struct Strategy {
 }
 
 impl Strategy {
-    /// `in_place` says that an instance, or its predecessor, uses something that two instances
-    /// can't have at once.
-    pub(super) fn of(spec: &WorkloadSpec, replicas: u32, in_place: bool) -> Self {
-        let surge = match spec.update_strategy.rolling.max_surge {
+    /// For a workload with `slots` slots. `in_place` says that an instance, or its predecessor, uses
+    /// something that two instances can't have at once.
+    pub(super) fn of(spec: &WorkloadSpec, slots: u32, in_place: bool) -> Self {
+        let rolling = &spec.update_strategy.rolling;
+        let share = |percent: u32| u64::from(slots) * u64::from(percent);
+        let surge = match rolling.max_surge {
             MaxSurge::Count(count) => u64::from(count),
-            MaxSurge::Percent(percent) => (u64::from(replicas) * u64::from(percent)).div_ceil(100),
+            MaxSurge::Percent(percent) => share(percent).div_ceil(100),
+        };
+        let at_once = match (spec.kind, rolling.max_unavailable) {
+            (WorkloadType::DaemonService, MaxSurge::Count(count)) => u64::from(count),
+            (WorkloadType::DaemonService, MaxSurge::Percent(percent)) => share(percent) / 100,
+            (WorkloadType::Service | WorkloadType::Job, _) => surge,
         };
         let simultaneous = spec.update_strategy.kind == UpdateStrategyType::Simultaneous;
         Self {
-            at_once: usize::try_from(surge.max(1)).unwrap_or(usize::MAX),
+            at_once: usize::try_from(at_once.max(1)).unwrap_or(usize::MAX),
             stops_first: simultaneous || surge == 0 || in_place,
             simultaneous,
         }
@@ -118,6 +133,18 @@ pub fn in_words(spec: &WorkloadSpec, too_old: &BTreeSet<&str>) -> String {
         simultaneous,
     } = Strategy::of(spec, replicas(spec), in_place(spec));
     let how = match (simultaneous, stops_first) {
+        (false, _) if spec.kind == WorkloadType::DaemonService => {
+            let machines = match spec.update_strategy.rolling.max_unavailable {
+                MaxSurge::Count(1) => "one machine".to_owned(),
+                MaxSurge::Count(count) => format!("at most {count} machines"),
+                MaxSurge::Percent(percent) => format!("at most {percent}% of the machines"),
+            };
+            let order = match stops_first {
+                true => "stops before its successor starts",
+                false => "stops when its successor is healthy",
+            };
+            format!("{machines} at a time, where the old one {order}")
+        }
         (true, _) => "all old ones stop before any new one starts".to_owned(),
         (_, true) => "one after the other, each stops before its successor starts".to_owned(),
         _ => format!("at most {at_once} at a time, each stops when its successor is healthy"),
@@ -140,7 +167,8 @@ pub fn in_words(spec: &WorkloadSpec, too_old: &BTreeSet<&str>) -> String {
     }
 }
 
-/// Wanted number of instances; 0 for a Job and a DaemonService, which are not planned.
+/// Wanted number of instances of a Service. Those of a Job follow from its runs, and those of a
+/// DaemonService from the machines ([`slots`]).
 pub(super) fn replicas(spec: &WorkloadSpec) -> u32 {
     match spec.kind {
         WorkloadType::Service => spec.replicas.unwrap_or(1),
@@ -164,15 +192,16 @@ impl WorkloadPlanner<'_, '_, '_> {
 
     /// Updates the rollout record of the present generation. Returns true if the workload was
     /// rolled back to another generation; the caller then does nothing else with this snapshot.
+    /// `waits` says that its data moves, or that it starts after another workload.
     pub(super) fn follow(
         &mut self,
         parsed: &ParsedWorkload,
         (all, prepared): (&[LiveInstance<'_>], &[LiveInstance<'_>]),
-        data_moves: bool,
+        waits: bool,
     ) -> bool {
         let now = self.draft.now;
         let meta = &self.entry.meta.value;
-        let replicas = replicas(&parsed.workload.spec);
+        let replicas = self.slots.count();
         let mut whole = BTreeSet::new();
         let mut healthy = BTreeSet::new();
         let mut old = 0;
@@ -180,7 +209,7 @@ impl WorkloadPlanner<'_, '_, '_> {
             self.wake_when_settled(live);
             if !live.current {
                 old += 1;
-            } else if live.assignment.slot < replicas && live.healthy() {
+            } else if self.slots.holds(live) && live.healthy() {
                 healthy.insert(live.assignment.slot);
                 if is_settled(live, now) {
                     whole.insert(live.assignment.slot);
@@ -223,9 +252,9 @@ impl WorkloadPlanner<'_, '_, '_> {
             let is_whole = old == 0 && whole.len() == usize::try_from(replicas).unwrap_or(0);
             if is_whole && !stopping {
                 self.finish(&mut rollout, replicas);
-            } else if meta.paused || is_whole || data_moves {
-                // The deadline does not run while the rollout is paused, while data moves, or when
-                // only the end of old instances is missing.
+            } else if meta.paused || is_whole || waits {
+                // The deadline does not run while the rollout is paused or waits, or when only the
+                // end of old instances is missing.
                 (rollout.progressed, rollout.stalled) = (None, false);
             } else if progress || rollout.progressed.is_none() {
                 (rollout.progressed, rollout.stalled) = (Some(now), false);
@@ -245,7 +274,8 @@ impl WorkloadPlanner<'_, '_, '_> {
                 _ => {}
             }
         }
-        let stalled = rollout.stalled;
+        // Without replicas there is nothing that a rollback could mend: a user wants no instance.
+        let stalled = rollout.stalled && replicas > 0;
         self.record.rollout = Some(rollout);
         stalled && parsed.workload.spec.update_strategy.auto_rollback && self.go_back(all, prepared)
     }

@@ -15,7 +15,13 @@ use super::{
 use crate::{
     instances::measure,
     nodes::{drain::is_drained_by_force, node_loss::LostMachines},
-    rollout::{blocked::WorkloadOutcome, is_settled, slot::LiveInstance},
+    rollout::{
+        blocked::{Blocked, LeaveObstacle, WorkloadOutcome},
+        classify::may_be_ending,
+        in_place, is_settled, replicas,
+        slot::LiveInstance,
+        slots::{Apart, DaemonView, SlotSet},
+    },
     scheduling::{host_ports::ports_of, machines::Machines},
     unwritable_objects as frozen,
     unwritable_objects::{NotWritable, NotWritableCause},
@@ -24,7 +30,7 @@ use kat_types::{
     api::{EventKind, InstancePhase, NodePhase, ObjectKind, ObjectReference},
     assignment::{Assignment, DesiredRun},
     reason::{EventReason, Reason},
-    resource::{OnNodeLoss, OnPartition},
+    resource::{OnNodeLoss, OnPartition, WorkloadSpec, WorkloadType},
     services::host_port_statuses,
     store::{
         keys,
@@ -60,6 +66,10 @@ pub(super) fn plan_workload<'a>(
         .parsed
         .as_ref()
         .is_ok_and(|parsed| parsed.workload.spec.on_node_loss == Some(OnNodeLoss::Keep));
+    let kind = entry.parsed.as_ref().ok();
+    let kind = kind.map(|parsed| parsed.workload.spec.kind);
+    // Its instances are replaced on no other machine.
+    let is_daemon = kind == Some(WorkloadType::DaemonService);
     let all: Vec<LiveInstance<'_>> = draft
         .instances_of(key)
         .iter()
@@ -79,8 +89,8 @@ pub(super) fn plan_workload<'a>(
             let stopped = record.is_some_and(|record| {
                 record.phase == InstancePhase::Scheduled && record.reason == Reason::Evicted
             });
-            let leaves = drained || (lost && !waits && !keeps);
-            let tied = away || pinned || assignment.writes_data();
+            let leaves = drained || (lost && !waits && !keeps && !is_daemon);
+            let tied = away || pinned || assignment.writes_data() || is_daemon;
             LiveInstance {
                 id,
                 node: &instance.node,
@@ -97,6 +107,24 @@ pub(super) fn plan_workload<'a>(
             }
         })
         .collect();
+    let daemon = entry.parsed.as_ref().ok().filter(|_| is_daemon);
+    let daemon = daemon.map(|parsed| DaemonView {
+        snapshot: draft.snapshot,
+        statuses,
+        losses,
+        spec: &parsed.workload.spec,
+        all: &all,
+    });
+    let slots = match (&daemon, &entry.parsed) {
+        (Some(daemon), _) => daemon.slots(),
+        (None, Ok(parsed)) => SlotSet::Replicas(replicas(&parsed.workload.spec)),
+        (None, Err(_)) => SlotSet::Replicas(0),
+    };
+    let apart: BTreeMap<&str, Apart> = daemon.map_or_else(BTreeMap::new, |daemon| {
+        let all = all.iter();
+        all.filter_map(|live| Some((live.id, daemon.apart(live)?)))
+            .collect()
+    });
     let is_prepared = |live: &LiveInstance<'_>| live.assignment.wanted == DesiredRun::Prepared;
     let (prepared, all): (Vec<_>, Vec<_>) = all.into_iter().partition(is_prepared);
     let mut record = entry
@@ -113,6 +141,9 @@ pub(super) fn plan_workload<'a>(
         around,
         group: OperationGroup::default(),
         record,
+        not_rolled_back: None,
+        slots,
+        lost: Vec::new(),
     };
 
     let frozen = pass.draft.frozen.workload(key).cloned();
@@ -129,7 +160,19 @@ pub(super) fn plan_workload<'a>(
         data_moves: pass.stop_what_moves(&all),
         ..WorkloadOutcome::default()
     };
-    let data_moves = outcome.data_moves.as_deref();
+    // The others are planned as if these were not there.
+    let is_apart = |live: &LiveInstance<'_>| !meta.deleting && apart.contains_key(live.id);
+    let (left_alone, all): (Vec<_>, Vec<_>) = all.into_iter().partition(is_apart);
+    for live in &left_alone {
+        match apart.get(live.id) {
+            Some(Apart::LeavesLast) => {
+                let obstacle = LeaveObstacle::LeavesLast;
+                outcome.blocked.push(Blocked::cannot_leave(live, obstacle));
+            }
+            Some(Apart::Lost) => pass.lost.push(live.node.to_owned()),
+            None => {}
+        }
+    }
     let wanted: Vec<&LiveInstance<'_>> = all
         .iter()
         .filter(|live| live.is_wanted() && !pass.draft.stops(live.id))
@@ -146,16 +189,40 @@ pub(super) fn plan_workload<'a>(
             return pass.finish_deletion();
         }
     } else if let Ok(parsed) = &entry.parsed {
-        let moves = data_moves.is_some();
-        if pass.follow_secrets(&all) || pass.follow(parsed, (&all, &prepared), moves) {
-            // A new generation was written, because of a rollback or a changed secret: the next plan
-            // sees it.
-            return;
+        let kind = parsed.workload.spec.kind;
+        if kind != WorkloadType::Job {
+            outcome.start_wait = pass.start_wait(parsed, &all);
         }
-        outcome.blocked = pass.converge(parsed, &all, &prepared, data_moves);
+        let keeps_other = outcome.start_wait.is_some() && other_type_serves(kind, &wanted);
+        if !keeps_other && pass.stop_other_type(kind, &wanted, &prepared) {
+            // The next plan begins with what is left, and its status is of the new type.
+            return pass.flush_gathered();
+        }
+        if kind != WorkloadType::Job && pass.draft.snapshot.jobs.contains_key(key) {
+            // Runs of the time when it was a Job would stay active for ever.
+            pass.group
+                .delete_prefix(keys::job(&key.namespace, &key.name));
+            pass.flush_gathered();
+        }
+        if kind == WorkloadType::Job {
+            pass.plan_job(parsed, &all, &mut outcome);
+        } else if pass.follow_secrets(&all) {
+            // A new generation was written: the next plan sees it.
+            return;
+        } else {
+            let waits = outcome.data_moves.is_some() || outcome.start_wait.is_some();
+            if pass.follow(parsed, (&all, &prepared), waits) {
+                // A rollback wrote a new generation.
+                return;
+            }
+            if !keeps_other && !daemons_end(&parsed.workload.spec, &all) {
+                let blocked = pass.converge(parsed, (&all, &prepared), &outcome);
+                outcome.blocked.extend(blocked);
+            }
+        }
     }
     if !meta.deleting {
-        pass.follow_logins(all.iter().chain(&prepared));
+        pass.follow_logins(all.iter().chain(&prepared).chain(&left_alone));
     }
     // Instances of a workload whose files can't be read are left alone; the status says why.
     pass.write_status(&all, &prepared, &outcome);
@@ -170,6 +237,11 @@ pub(super) struct WorkloadPlanner<'d, 'a, 'b> {
     pub(super) around: ClusterView<'b>,
     pub(super) group: OperationGroup,
     pub(super) record: WorkloadStatusRecord,
+    /// Why a stalled generation is not rolled back by itself.
+    pub(super) not_rolled_back: Option<String>,
+    pub(super) slots: SlotSet<'a>,
+    /// Lost machines that have an instance of a DaemonService.
+    pub(super) lost: Vec<String>,
 }
 
 impl<'b> WorkloadPlanner<'_, '_, 'b> {
@@ -216,6 +288,30 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
         self.flush_if_full();
     }
 
+    /// Stops the instances from before a change of the workload's type: a Job and a Service take over
+    /// nothing from each other. True where there were any.
+    fn stop_other_type(
+        &mut self,
+        kind: WorkloadType,
+        wanted: &[&LiveInstance<'_>],
+        prepared: &[LiveInstance<'_>],
+    ) -> bool {
+        let mut any = false;
+        for live in wanted {
+            if live.assignment.workload_type != kind {
+                self.stop(live, "the type of its workload has changed");
+                any = true;
+            }
+        }
+        for live in prepared {
+            if live.assignment.workload_type != kind {
+                self.remove_prepared(live);
+                any = true;
+            }
+        }
+        any
+    }
+
     /// Machines that may have something of the workload's user.
     fn machines_with_user(&self) -> Vec<&'b str> {
         let index = self.entry.meta.value.index;
@@ -235,6 +331,7 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
         group.delete_prefix(keys::workload(namespace, name));
         group.delete_prefix(keys::archive(namespace, name));
         group.delete(keys::workload_status(namespace, name));
+        group.delete_prefix(keys::job(namespace, name));
         if !has_data {
             group.delete(keys::index(index));
         }
@@ -268,7 +365,8 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
             return None;
         }
         let parsed = self.entry.parsed.as_ref().ok()?;
-        let is_wanted = parsed.workload.spec.replicas != Some(0);
+        let spec = &parsed.workload.spec;
+        let is_wanted = spec.kind != WorkloadType::Service || spec.replicas != Some(0);
         let replaced = all.iter().find(|live| !live.current || live.leaves);
         let replaced = replaced.filter(|_| is_wanted)?;
         let cause = match measure::least_assignment(parsed) {
@@ -289,6 +387,7 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
         let settled = self.settled(all);
         let mut tally =
             InstanceTally::count(all, &settled, self.entry, &WorkloadOutcome::default());
+        tally.note_machines(&self.slots, &self.lost);
         tally.not_writable = Some(frozen.to_string());
         let rollout = before.rollout.as_ref();
         let now = self.draft.now;
@@ -338,7 +437,13 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
     ) {
         let settled = self.settled(all);
         let mut tally = InstanceTally::count(all, &settled, self.entry, outcome);
+        tally.note_machines(&self.slots, &self.lost);
         tally.note_prepared(prepared);
+        tally.note_stopped(status::stopped_in_words(
+            self.draft.snapshot,
+            (self.key, self.entry),
+        ));
+        tally.not_rolled_back = self.not_rolled_back.take();
         if let Some(lost) = all.iter().find(|live| live.is_wanted() && live.away) {
             tally.is_away(lost, self.around.losses.why_not(lost.node));
         }
@@ -351,9 +456,20 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
         let rollout = self.record.rollout.as_ref();
         self.record.status =
             status::workload_status(&tally, &before.status, self.entry, rollout, self.draft.now);
+        if let Some(job) = outcome
+            .job
+            .as_ref()
+            .filter(|_| !self.entry.meta.value.deleting)
+        {
+            let instances = all.iter().filter(|live| live.is_wanted()).count();
+            let instances = u32::try_from(instances).unwrap_or(u32::MAX);
+            let status = std::mem::take(&mut self.record.status);
+            self.record.status =
+                status::job_status(status, job, instances, &before.status, self.draft.now);
+        }
         self.record.status.last_good_generation = self.record.good.last().copied();
         self.tell_stalled(&before);
-        if let Some(why) = &outcome.drain_blocked() {
+        if let Some(why) = outcome.drain_blocked() {
             let condition = status::drain_blocked(&before.status, why, self.draft.now);
             self.record.status.conditions.push(condition);
         }
@@ -379,6 +495,38 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
         if Draft::is_full(&self.group) {
             self.flush(true);
         }
+    }
+
+    /// Commits the gathered operations.
+    pub(super) fn flush_gathered(&mut self) {
+        if !self.group.is_empty() {
+            self.flush(true);
+        }
+    }
+
+    /// Commits the gathered operations if nothing else has changed what they depend on.
+    pub(super) fn commit_gathered(&mut self, reason: String, condition: Compare) {
+        let group = std::mem::take(&mut self.group);
+        self.draft.commit(group, reason, vec![condition]);
+    }
+
+    /// Stops an instance of a run, whose end is written in the same transaction. Its files and secrets
+    /// are not needed for that, so that it fits.
+    pub(super) fn stop_attempt(&mut self, live: &LiveInstance<'_>, reason: &str) {
+        let assignment = Assignment {
+            wanted: DesiredRun::Stopped,
+            not_understood: None,
+            carried: None,
+            secrets: None,
+            logins: None,
+            ..Assignment::clone(live.assignment)
+        };
+        self.draft.update(&mut self.group, live.node, &assignment);
+        self.instance_event(
+            EventReason::Stopping,
+            live.id,
+            format!("stopped because {reason}"),
+        );
     }
 
     /// Commits the gathered operations if `bytes` more would be too much for one transaction.
@@ -415,6 +563,31 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
             uid: self.entry.meta.value.uid.clone(),
         }
     }
+}
+
+/// Whether instances from before a change of the type may serve until the present version starts. One that
+/// has to leave its machine has no place elsewhere, and a run of a Job is over.
+fn other_type_serves(kind: WorkloadType, wanted: &[&LiveInstance<'_>]) -> bool {
+    let others = wanted.iter();
+    let others: Vec<_> = others
+        .filter(|live| live.assignment.workload_type != kind)
+        .collect();
+    !others.is_empty()
+        && others
+            .iter()
+            .all(|live| live.assignment.workload_type != WorkloadType::Job && !live.leaves)
+}
+
+/// Whether a Service waits for instances of before, when it was a DaemonService: they have other
+/// slots, and may use the same of their machine.
+fn daemons_end(spec: &WorkloadSpec, all: &[LiveInstance<'_>]) -> bool {
+    let of_daemon =
+        |live: &&LiveInstance<'_>| live.assignment.workload_type == WorkloadType::DaemonService;
+    let waits = |live: &LiveInstance<'_>| {
+        let in_place = in_place(spec) || live.assignment.stops_first();
+        in_place && !live.away && may_be_ending(live)
+    };
+    spec.kind == WorkloadType::Service && all.iter().filter(of_daemon).any(waits)
 }
 
 /// The assignment has the init containers and sidecars of its files, which a leader of an earlier

@@ -4,7 +4,12 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use crate::rollout::{blocked::WorkloadOutcome, slot::LiveInstance};
+use crate::{
+    Snapshot,
+    jobs::summary::JobSummary,
+    rollout::{blocked::WorkloadOutcome, slot::LiveInstance, slots::SlotSet},
+    start_order::StartWait,
+};
 use kat_types::{
     api::{
         AVAILABLE, Condition, DRAIN_BLOCKED, Health, IMAGE_PINNED, InstancePhase, ROLLED_BACK,
@@ -14,9 +19,13 @@ use kat_types::{
     reason::Reason,
     store::{
         records::{InstanceRecord, Origin, RolloutRecord},
+        revisions::WorkloadKey,
         snapshot::WorkloadEntry,
     },
 };
+
+/// Most lost machines that a status names.
+const MOST_NAMED: usize = 3;
 
 /// A workload's instances, counted.
 pub(super) struct InstanceTally {
@@ -25,6 +34,9 @@ pub(super) struct InstanceTally {
     updated: u32,
     live: u32,
     old: u32,
+    /// Instances that a stopped workload still has, but for those that are only to be stopped on a
+    /// machine that does not answer.
+    to_end: u32,
     trouble: Option<InstanceTrouble>,
     /// The instance whose health check has not succeeded yet, and why.
     unchecked: Option<String>,
@@ -32,8 +44,16 @@ pub(super) struct InstanceTally {
     not_placed: Option<(Reason, String)>,
     /// How far the move of its data to another machine is.
     data_moves: Option<String>,
+    /// What of other workloads its start waits for.
+    start_wait: Option<StartWait>,
     /// Why a change of it cannot be written.
     pub(super) not_writable: Option<String>,
+    /// Who stopped it, and how it is started; `None` if it is not stopped.
+    stopped: Option<String>,
+    /// Why a stalled generation is not rolled back by itself.
+    pub(super) not_rolled_back: Option<String>,
+    /// What a DaemonService does not count among its instances.
+    apart: Option<String>,
     /// What its deletion waits for.
     left: String,
 }
@@ -64,6 +84,11 @@ impl InstanceTrouble {
             message: format!("{}: {}", live.id, record.message),
             current: live.current,
         })
+    }
+
+    /// Reason and message, if this version knows the reason.
+    pub(super) fn known(self) -> Option<(Reason, String)> {
+        Some((Reason::from_word(&self.reason)?, self.message))
     }
 
     /// `ImagePullFailed: web-abcde: no such image`
@@ -111,11 +136,16 @@ impl InstanceTally {
             updated: 0,
             live: 0,
             old: 0,
+            to_end: 0,
             trouble: instance_trouble(all),
             unchecked: all.iter().find_map(unchecked),
             not_placed: outcome.not_placed(),
             data_moves: outcome.data_moves.clone(),
+            start_wait: outcome.start_wait.clone(),
             not_writable: None,
+            stopped: None,
+            not_rolled_back: None,
+            apart: None,
             left: if entry.meta.value.deleting {
                 still_there(all, &outcome.has_user)
             } else {
@@ -128,11 +158,40 @@ impl InstanceTally {
             // An instance that is only to be stopped, on a machine that does not answer, blocks
             // nothing.
             tally.old += u32::from((!live.current || !wanted) && (wanted || !live.away));
+            tally.to_end += u32::from(wanted || !live.away);
             let ready = wanted && settled.contains(live.id);
             tally.ready += u32::from(ready);
             tally.updated += u32::from(ready && live.current);
         }
         tally
+    }
+
+    /// Counts the machines of a DaemonService as its replicas. Lost machines are counted apart.
+    pub(super) fn note_machines(&mut self, slots: &SlotSet<'_>, lost: &[String]) {
+        let SlotSet::Machines(_) = slots else { return };
+        self.replicas = slots.count();
+        let machines: Vec<&str> = lost.iter().take(MOST_NAMED).map(String::as_str).collect();
+        let more = match lost.len().saturating_sub(MOST_NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let machines = machines.join(", ");
+        self.apart = match (lost.len(), self.replicas) {
+            (0, 0) => Some(
+                "no machine matches nodeSelector and tolerations, answers and takes work"
+                    .to_owned(),
+            ),
+            (0, _) => None,
+            (1, _) => Some(format!("one more is on {machines}, which does not answer")),
+            (count, _) => Some(format!(
+                "{count} more are on {machines}{more}, which do not answer"
+            )),
+        };
+    }
+
+    /// Notes that the workload is stopped, unless its files ask for instances.
+    pub(super) fn note_stopped(&mut self, stopped: Option<String>) {
+        self.stopped = stopped.filter(|_| self.replicas == 0);
     }
 
     /// Notes why an instance can't be prepared that is to replace another one, which may have a
@@ -169,6 +228,19 @@ impl InstanceTally {
     }
 }
 
+/// Who stopped the workload, and how it is started again.
+pub(super) fn stopped_in_words(
+    snapshot: &Snapshot,
+    (key, entry): (&WorkloadKey, &WorkloadEntry),
+) -> Option<String> {
+    let stopped = entry.meta.value.stopped.as_ref()?;
+    let token = stopped.by.strip_prefix("token:");
+    let token = token.and_then(|id| snapshot.tokens.get(id));
+    let name = token.map(|token| token.value.name.as_str());
+    let by = name.filter(|name| !name.is_empty()).unwrap_or(&stopped.by);
+    Some(format!("stopped by {by}; `katcall start {key}` starts it"))
+}
+
 /// What of a workload is left on which machines: its instances, and then its user.
 fn still_there(all: &[LiveInstance<'_>], left: &[&str]) -> String {
     if all.is_empty() && left.is_empty() {
@@ -198,6 +270,7 @@ pub(super) fn workload_status(
     let stalled = rollout.is_some_and(|rollout| rollout.stalled);
     let (phase, reason, message) = workload_phase(tally, entry, stalled);
     let available = tally.updated >= tally.replicas
+        && tally.stopped.is_none()
         && !entry.meta.value.deleting
         && entry.parsed.is_ok()
         && tally.not_writable.is_none();
@@ -229,6 +302,45 @@ pub(super) fn workload_status(
         .collect(),
         service_address: None,
         host_ports: Vec::new(),
+        job: None,
+    }
+}
+
+/// The status of a Job, whose phase and reason follow from its runs; `status` is that of a workload
+/// without replicas.
+pub(super) fn job_status(
+    status: WorkloadStatus,
+    job: &JobSummary,
+    instances: u32,
+    before: &WorkloadStatus,
+    now: Timestamp,
+) -> WorkloadStatus {
+    let available = !matches!(
+        job.phase,
+        WorkloadPhase::Degraded | WorkloadPhase::Failed | WorkloadPhase::Pending
+    );
+    let reason = String::from(job.reason);
+    let mut earlier = before.conditions.iter();
+    let earlier = earlier
+        .find(|one| one.kind == AVAILABLE && one.status == available && one.reason == reason);
+    let mut conditions = status.conditions;
+    conditions.retain(|one| one.kind != AVAILABLE);
+    conditions.insert(
+        0,
+        Condition {
+            kind: AVAILABLE.to_owned(),
+            status: available,
+            reason,
+            message: job.message.clone(),
+            since: earlier.map_or(now.into(), |one| one.since),
+        },
+    );
+    WorkloadStatus {
+        phase: job.phase,
+        replicas: instances,
+        job: Some(job.status.clone()),
+        conditions,
+        ..status
     }
 }
 
@@ -298,7 +410,11 @@ fn unpinned(entry: &WorkloadEntry) -> Option<Condition> {
 }
 
 /// The condition of a workload with an instance that can't leave a drained machine.
-pub(super) fn drain_blocked(before: &WorkloadStatus, why: &str, now: Timestamp) -> Condition {
+pub(super) fn drain_blocked(
+    before: &WorkloadStatus,
+    (reason, message): (Reason, String),
+    now: Timestamp,
+) -> Condition {
     let mut earlier = before.conditions.iter();
     let since = earlier
         .find(|condition| condition.kind == DRAIN_BLOCKED)
@@ -306,8 +422,8 @@ pub(super) fn drain_blocked(before: &WorkloadStatus, why: &str, now: Timestamp) 
     Condition {
         kind: DRAIN_BLOCKED.to_owned(),
         status: true,
-        reason: Reason::Unschedulable.into(),
-        message: why.to_owned(),
+        reason: reason.into(),
+        message,
         since,
     }
 }
@@ -332,16 +448,32 @@ fn workload_phase(
     if let Some(why) = &tally.not_writable {
         return because(WorkloadPhase::Degraded, Reason::NotWritable, why.clone());
     }
+    if let Some(stopped) = &tally.stopped {
+        // An instance on a machine that does not answer stops when the machine is back.
+        return match tally.to_end {
+            0 => because(WorkloadPhase::Stopped, Reason::Stopped, stopped.clone()),
+            1 => {
+                let message = format!("{stopped}; one instance still stops");
+                because(WorkloadPhase::Progressing, Reason::Stopped, message)
+            }
+            count => {
+                let message = format!("{stopped}; {count} instances still stop");
+                because(WorkloadPhase::Progressing, Reason::Stopped, message)
+            }
+        };
+    }
+    let apart = tally.apart.as_ref();
+    let apart = apart.map_or_else(String::new, |apart| format!("; {apart}"));
     if tally.updated >= tally.replicas && tally.old == 0 {
         let message = format!(
-            "{} of {} instances are healthy",
+            "{} of {} instances are healthy{apart}",
             tally.ready, tally.replicas
         );
         return because(WorkloadPhase::Running, Reason::AllHealthy, message);
     }
     let unchecked = tally.unchecked.as_ref();
     let counts = format!(
-        "{} of {} instances of this generation are healthy{}",
+        "{} of {} instances of this generation are healthy{}{apart}",
         tally.updated,
         tally.replicas,
         unchecked.map_or_else(String::new, |why| format!("; {why}"))
@@ -353,6 +485,14 @@ fn workload_phase(
         };
         return because(phase, Reason::VolumeMoving, why.clone());
     }
+    if let Some(StartWait { reason, message }) = &tally.start_wait {
+        let phase = match (tally.live, reason) {
+            (0, _) => WorkloadPhase::Pending,
+            (_, Reason::WaitsForDependency) => WorkloadPhase::Progressing,
+            _ => WorkloadPhase::Degraded,
+        };
+        return because(phase, *reason, message.clone());
+    }
     if stalled {
         let trouble = tally.trouble.as_ref().filter(|trouble| trouble.current);
         let not_placed = tally.not_placed.as_ref();
@@ -360,7 +500,12 @@ fn workload_phase(
             .map(InstanceTrouble::sentence)
             .or_else(|| not_placed.map(|(reason, why)| format!("{reason}: {why}")))
             .unwrap_or_else(|| counts.clone());
-        let message = format!("no progress for {} s: {why}", deadline(entry));
+        let held = tally.not_rolled_back.as_ref();
+        let message = format!(
+            "no progress for {} s: {why}{}",
+            deadline(entry),
+            held.map_or_else(String::new, |held| format!("; {held}"))
+        );
         return because(
             WorkloadPhase::Stalled,
             Reason::ProgressDeadlineExceeded,

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 
 pub use self::removals::{is_forgotten, is_missing};
 use super::{Snapshot, draft::Draft, service::WorkloadPlanner};
-use crate::rollout::slot::LiveInstance;
+use crate::rollout::{slot::LiveInstance, slots::slot_of_machine};
 use kat_types::{
     api::InstancePhase,
-    assignment::{AssignedVolume, Assignment, DesiredRun},
+    assignment::{AssignedVolume, Assignment, DesiredRun, is_machine_slot},
     resource::{Container, EnsureType, ReclaimPolicy, Volume, WorkloadSpec},
     store::{
         records::{NodeStatusRecord, VolumeRecord},
@@ -61,7 +61,7 @@ fn tracked(
     let host = volume.host_mount.as_ref();
     let host = host.and_then(|host| host.ensure_type.as_ref());
     let part = if volume.simple_cluster_storage.is_some() {
-        match volume.per_replica {
+        match volume.per_replica || is_machine_slot(slot) {
             true => format!("{name}.{slot}"),
             false => name.clone(),
         }
@@ -80,6 +80,18 @@ fn tracked(
 fn is_of(record: &VolumeRecord, volume: &Volume) -> bool {
     let path = volume.host_mount.as_ref().map(|host| &host.host_path);
     record.host_path.as_ref() == path
+}
+
+/// The record is of a machine that does not have this slot of a DaemonService any more: it has left the
+/// cluster, or came back with another subnet. What is on it is not the data of the next one.
+fn is_of_former_machine(snapshot: &Snapshot, key: &VolumeKey, record: &VolumeRecord) -> bool {
+    let Some(slot) = key.slot().filter(|slot| is_machine_slot(*slot)) else {
+        return false;
+    };
+    record.node.as_ref().is_some_and(|node| {
+        let node = snapshot.nodes.get(node);
+        node.is_none_or(|node| slot_of_machine(snapshot, node).is_some_and(|own| own != slot))
+    })
 }
 
 fn is_shared(statuses: &BTreeMap<String, NodeStatusRecord>, node: &str) -> bool {
@@ -129,6 +141,9 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
                 continue;
             };
             let place = record.node.as_deref();
+            if is_of_former_machine(snapshot, &key, record) {
+                continue;
+            }
             if let Some(moving) = &record.moving {
                 let VolumeMove { from, to, .. } = moving;
                 return Err(format!(
@@ -304,7 +319,11 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         let shares =
             volume.simple_cluster_storage.is_some() && is_shared(self.around.statuses, node);
         let before = self.draft.volume(key);
-        let before = before.filter(|record| is_of(record, volume)).cloned();
+        let before = before.filter(|record| is_of(record, volume));
+        let snapshot = self.draft.snapshot;
+        let before = before
+            .filter(|record| !is_of_former_machine(snapshot, key, record))
+            .cloned();
         // Existing data does not move by itself; at most its machine turns out to share it.
         let there = before.as_ref().filter(|before| before.made);
         let place = match there {

@@ -425,9 +425,17 @@ impl RegistryTarget<'_> {
         while let Some(inner) = cause.source() {
             cause = inner;
         }
+        let mut error = cause.to_string();
+        // What rustls says of an answer that is no TLS, such as one in plain HTTP.
+        if error.contains("InvalidContentType") {
+            error = format!(
+                "what listens there speaks no TLS; `katcall registry set {} --insecure` allows HTTP",
+                self.host
+            );
+        }
         RegistryError::Unreachable {
             host: self.host.clone(),
-            error: cause.to_string(),
+            error,
         }
     }
 

@@ -363,6 +363,8 @@ async fn nobody_there_is_unreachable_and_plain_http_is_only_for_those_that_are_n
         matches!(error, RegistryError::Unreachable { .. }),
         "{error}"
     );
+    let command = format!("`katcall registry set {} --insecure`", fake.host);
+    assert!(error.to_string().contains(&command), "{error}");
     assert_eq!(fake.asked(), Vec::<String>::new());
     let image = Reference::parse("127.0.0.1:1/web:1").unwrap();
     let error = source

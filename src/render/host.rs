@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, path::PathBuf};
 use serde::Serialize;
 
 use super::{RenderError, RenderSettings, Renderer};
-use kat_types::machine::network::ANNOTATION;
+use kat_types::{ingress, machine::network::ANNOTATION};
 
 /// User that runs the store.
 pub const ETCD_USER: &str = "kat-etcd";
@@ -116,11 +116,21 @@ impl EtcdUnit {
     }
 }
 
+/// Where a name without the cluster's domain is looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameSearch {
+    /// In the container's own namespace, and then as `WORKLOAD.NAMESPACE`.
+    Cluster,
+    /// In the container's own namespace alone.
+    OwnNamespace,
+}
+
 #[derive(Debug, Serialize)]
 struct ResolvValues<'a> {
     namespace: &'a str,
     domain: &'a str,
     address: String,
+    own_namespace_only: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -133,6 +143,7 @@ struct HostValues {
     hook_own_timeout: u32,
     annotation_pattern: String,
     etcd_user: &'static str,
+    ingress_user: &'static str,
     etcd_folder: &'static str,
 }
 
@@ -152,6 +163,7 @@ impl Renderer {
         namespace: &str,
         domain: &str,
         address: Ipv4Addr,
+        search: NameSearch,
         settings: &RenderSettings,
     ) -> Result<HostFile, RenderError> {
         let address = address.to_string();
@@ -163,6 +175,7 @@ impl Renderer {
                     namespace,
                     domain,
                     address,
+                    own_namespace_only: search == NameSearch::OwnNamespace,
                 },
             )?,
             mode: 0o644,
@@ -182,6 +195,7 @@ impl Renderer {
             hook_own_timeout: hook_timeout.saturating_sub(HOOK_OWN_MARGIN_SECONDS),
             annotation_pattern: format!("^{}$", ANNOTATION.replace('.', "\\.")),
             etcd_user: ETCD_USER,
+            ingress_user: ingress::USER,
             etcd_folder: ETCD_FOLDER,
         };
         let files = [

@@ -75,6 +75,11 @@ struct InstanceValues<'a> {
     wants: Vec<String>,
     /// Whether it ends by itself, once for each start of its instance.
     once: bool,
+    /// The unit of a Job stays active when its program has ended with success, so that the end is
+    /// known however long nobody looks.
+    remains: bool,
+    /// Seconds after which the unit of a Job is ended.
+    runtime_max: Option<u32>,
     /// The systemd setting that checks for the files it needs.
     condition: &'static str,
     #[serde(flatten)]
@@ -276,9 +281,12 @@ fn values_of<'a>(
         restart_policy: _,
         created: _,
         on_partition,
+        // `kat-net` has it of the agent.
+        machine_access: _,
         volumes: _,
         secrets: _,
         logins: _,
+        run,
         wanted: _,
         not_understood: _,
         carried: _,
@@ -340,11 +348,18 @@ fn values_of<'a>(
         requires: place.requires.clone(),
         wants: place.wants.clone(),
         once: place.is_init(),
+        remains: place.kind.is_none() && assignment.runs_once(),
+        runtime_max: run
+            .as_ref()
+            .and_then(|run| run.seconds_left)
+            .filter(|_| place.kind.is_none()),
         condition: match place.kind {
             None => "ExecCondition",
             Some(_) => "ExecStartPre",
         },
         restart: match place.kind {
+            // A kill of a Job must not look like success.
+            None if assignment.runs_once() => until_it_ends(assignment),
             None => restart_of(assignment),
             Some(OtherKind::Sidecar) => always(),
             Some(OtherKind::Init) => until_it_ends(assignment),
@@ -359,7 +374,9 @@ fn values_of<'a>(
         mounts: mounts_of(assignment, settings)?,
         starts_at_boot: place.kind.is_none()
             && *on_partition == OnPartition::Keep
-            && !place.asks_first,
+            && !place.asks_first
+            // What was begun before a boot is not begun again.
+            && !assignment.runs_once(),
     })
 }
 

@@ -45,7 +45,7 @@ use kat_types::assignment::Assignment;
 
 pub use crate::instance_quadlets::VALUE_SUFFIX;
 pub use environment::{EnvironmentError, EnvironmentFiles, environment_files};
-pub use host::{ETCD_FOLDER, ETCD_QUOTA, ETCD_USER, EtcdUnit, HostFile};
+pub use host::{ETCD_FOLDER, ETCD_QUOTA, ETCD_USER, EtcdUnit, HostFile, NameSearch};
 pub use images::pull_policy;
 
 /// Folder of templates that an administrator may change; they replace the compiled-in ones.

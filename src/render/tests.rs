@@ -36,11 +36,13 @@ fn assignment() -> Assignment {
         },
         created: None,
         on_partition: OnPartition::Keep,
+        machine_access: Vec::new(),
         volumes: Vec::new(),
         carried: None,
         wanted: DesiredRun::Running,
         secrets: None,
         logins: None,
+        run: None,
         not_understood: None,
     }
 }
@@ -377,19 +379,21 @@ fn host_files_say_what_the_hook_needs() {
 fn containers_ask_this_machine_for_names() {
     let renderer = Renderer::new(None).unwrap();
     let settings = RenderSettings::default();
-    let file = renderer
-        .resolv_conf(
-            "shop",
-            "kat.cluster.local",
-            Ipv4Addr::new(10, 100, 0, 1),
-            &settings,
-        )
-        .unwrap();
-    assert_eq!(file.path, Path::new("/var/lib/kat/resolv/shop.conf"));
-    assert!(
-        file.text
-            .contains("nameserver 10.100.0.1\nsearch shop.kat.cluster.local kat.cluster.local\n")
-    );
+    let address = Ipv4Addr::new(10, 100, 0, 1);
+    for (search, line) in [
+        (
+            NameSearch::Cluster,
+            "search shop.kat.cluster.local kat.cluster.local\n",
+        ),
+        (NameSearch::OwnNamespace, "search shop.kat.cluster.local\n"),
+    ] {
+        let file = renderer
+            .resolv_conf("shop", "kat.cluster.local", address, search, &settings)
+            .unwrap();
+        assert_eq!(file.path, Path::new("/var/lib/kat/resolv/shop.conf"));
+        let expected = format!("nameserver 10.100.0.1\n{line}");
+        assert!(file.text.contains(&expected), "{}", file.text);
+    }
 }
 
 #[test]

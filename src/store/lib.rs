@@ -78,6 +78,15 @@ pub struct Listing {
     pub revision: i64,
 }
 
+/// A read of the present state that a quorum of the store answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuorumRead {
+    /// Time before the read was sent.
+    pub sent: Instant,
+    /// Revision of the store in the answer.
+    pub revision: i64,
+}
+
 /// One change of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
@@ -191,6 +200,12 @@ pub trait StateStore: Send + Sync + 'static {
     /// the caller repeats it. A store without this request, as by default, tells its revision by
     /// changes alone.
     fn request_progress(&self) {}
+
+    /// The newest read of this client that a quorum answered, whatever it was of; `None` where the
+    /// store does not tell, as by default.
+    fn quorum_reads(&self) -> Option<watch::Receiver<Option<QuorumRead>>> {
+        None
+    }
 
     /// Writes `operations` if every one of `conditions` holds. At most [`MAX_OPERATIONS`] of each
     /// and [`MAX_BYTES`] together; no key twice, and none below a prefix that the same transaction

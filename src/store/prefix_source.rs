@@ -10,11 +10,12 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    Mirror, MirrorState, StateFrames, StateSource, StateSourceError, StateStore, state_feed::epoch,
+    Mirror, MirrorState, StateFrames, StateSource, StateSourceError, StateStore,
+    etcd_admin::node_prefixes, state_feed::epoch,
 };
 use kat_types::{
     encoding::state_frames::{STATE_SCHEMA, StateBeat, StateBegin, StateFrame, StatePosition},
-    store::visibility::{is_visible, visible_prefixes},
+    store::visibility::is_visible,
 };
 
 /// Interval of the beats.
@@ -54,7 +55,8 @@ struct PrefixReader {
 impl StateSource for PrefixStateSource {
     async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
         let cancel = CancellationToken::new();
-        let prefixes = visible_prefixes(&self.node);
+        // A server of such a version knows no other visible prefix, and its role permits none.
+        let prefixes = node_prefixes(&self.node);
         let mirrors =
             prefixes.map(|prefix| Mirror::start(Arc::clone(&self.store), &prefix, cancel.clone()));
         let reader = PrefixReader {

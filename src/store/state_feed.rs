@@ -26,7 +26,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ChangeLog, Mirror, MirrorState, StateStore, WatchEvent,
+    ChangeLog, Mirror, MirrorState, QuorumRead, StateStore, WatchEvent,
     change_log::VisibleBatch,
     mirror::MirrorError,
     ordered_watch::{OrderedReceiver, OrderedSender, ordered_watch},
@@ -47,6 +47,9 @@ use kat_types::{
 
 /// Interval of the reads from a quorum, and of the beats.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after which the feed reads from a quorum itself, where another read of this client is due: a
+/// candidate reads its election key as often.
+const READ_OF_ANOTHER: Duration = Duration::from_millis(100);
 /// Longest wait of a new stream for the server's own copy of the store.
 const READY_WITHIN: Duration = Duration::from_secs(2);
 /// Time in which a change that a quorum has shows in the server's own copy; after it the watch is
@@ -211,28 +214,63 @@ impl SharedFeed {
     }
 }
 
-/// While a stream is open, reads from a quorum each second, and notes when the mirror shows what was
-/// read. A mirror that does not is to list everything again.
+/// While a stream is open, reads from a quorum each second unless something else of this client does
+/// so, and notes when the mirror shows what was read. A mirror that does not is to list everything
+/// again.
 async fn confirm(
     store: Arc<dyn StateStore>,
     mirror: Mirror,
     mut open: watch::Receiver<usize>,
     sure: OrderedSender<Option<Instant>>,
 ) {
+    let mut others = store.quorum_reads();
+    let mut last = None;
     while open.wait_for(|open| *open > 0).await.is_ok() {
-        let at = Instant::now();
-        // Any key will do: the revision of the answer is that of the whole store.
-        let read = timeout(SURE_FOR, store.list(keys::SCHEMA_VERSION)).await;
-        match read {
-            Ok(Ok(listing)) => match shows(store.as_ref(), &mirror, listing.revision).await {
+        let read_of_another = match (&mut others, last) {
+            (Some(others), Some(last)) => newer_read(others, last).await,
+            _ => None,
+        };
+        let (at, revision) = match read_of_another {
+            Some(read) => (read.sent, Some(read.revision)),
+            None => (Instant::now(), read_revision(store.as_ref()).await),
+        };
+        if let Some(revision) = revision {
+            match shows(store.as_ref(), &mirror, revision).await {
                 true => sure.send(Some(at)),
-                false => mirror.list_again(listing.revision),
-            },
-            Ok(Err(error)) => tracing::debug!("no quorum confirms the store: {error:#}"),
-            Err(_) => tracing::debug!("no quorum confirms the store in time"),
+                false => mirror.list_again(revision),
+            }
         }
+        last = Some(at);
         sleep_until(at + BEAT_INTERVAL).await;
     }
+}
+
+/// The revision of the whole store, from a quorum.
+async fn read_revision(store: &dyn StateStore) -> Option<i64> {
+    // Any key will do: the revision of the answer is that of the whole store.
+    match timeout(SURE_FOR, store.list(keys::SCHEMA_VERSION)).await {
+        Ok(Ok(listing)) => Some(listing.revision),
+        Ok(Err(error)) => {
+            tracing::debug!("no quorum confirms the store: {error:#}");
+            None
+        }
+        Err(_) => {
+            tracing::debug!("no quorum confirms the store in time");
+            None
+        }
+    }
+}
+
+/// A read of this client that was sent well after `last`, if one is answered soon.
+async fn newer_read(
+    reads: &mut watch::Receiver<Option<QuorumRead>>,
+    last: Instant,
+) -> Option<QuorumRead> {
+    let is_newer = |read: &Option<QuorumRead>| {
+        read.is_some_and(|read| read.sent.duration_since(last) > BEAT_INTERVAL / 2)
+    };
+    let newer = timeout(READ_OF_ANOTHER, reads.wait_for(is_newer)).await;
+    newer.ok()?.ok().and_then(|read| *read)
 }
 
 /// Waits until the mirror shows this revision. A write outside the mirror's prefix raises the

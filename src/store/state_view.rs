@@ -29,7 +29,8 @@ use kat_types::{
     api::StoreEpoch,
     backoff::{Backoff, Pauses},
     encoding::state_frames::{
-        MOST_LIST, StateBeat, StateBegin, StateEnd, StateEndReason, StateFrame, StatePosition,
+        MOST_LIST, STATE_SCHEMA, StateBeat, StateBegin, StateEnd, StateEndReason, StateFrame,
+        StatePosition,
     },
     store::{keys, transaction::KeyValue},
 };
@@ -178,6 +179,7 @@ pub fn follow_source_with(
         chances,
         state: MirrorState::default(),
         position: None,
+        list_schema: 0,
         known,
         confirmed: confirmed_now,
         transaction: Transaction::Changes(Vec::new(), 0),
@@ -203,6 +205,8 @@ struct ViewFollower {
     state: MirrorState,
     /// What the copy shows; `None` before the first list.
     position: Option<StatePosition>,
+    /// Version of the stream that the last list came by.
+    list_schema: u32,
     known: KnownState,
     confirmed: watch::Sender<Option<StatePosition>>,
     transaction: Transaction,
@@ -334,7 +338,9 @@ impl ViewFollower {
 
     fn opening(&mut self) -> ViewStage {
         self.requested_at = Instant::now();
-        let (source, resume) = (Arc::clone(&self.source), self.position);
+        // A list of an earlier version lacks objects that no change would bring.
+        let is_whole = self.list_schema >= STATE_SCHEMA;
+        let (source, resume) = (Arc::clone(&self.source), self.position.filter(|_| is_whole));
         let opening = async move { source.open(resume).await };
         ViewStage::Opening(Box::pin(opening), Instant::now() + OPEN_WITHIN)
     }
@@ -471,6 +477,7 @@ impl ViewFollower {
                 let record = entries.get(keys::STORE_EPOCH);
                 let record = record.and_then(|item| epoch_record(item));
                 self.check_epoch(begin.epoch, record.as_ref())?;
+                self.list_schema = begin.schema;
                 self.state.entries = entries;
                 self.state.revision = revision;
                 self.position = Some(StatePosition {

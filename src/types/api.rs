@@ -6,11 +6,15 @@ use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::resource::{Amounts, Protocol, VirtualLoadBalancerSpec, WorkloadSpec};
+use crate::resource::{
+    Amounts, JobSpec, NamespaceIsolation, Protocol, VirtualLoadBalancerSpec, WorkloadSpec,
+};
 
 mod access;
 mod configuration;
 mod container;
+mod isolation;
+mod job;
 mod namespace;
 pub mod newer;
 mod node;
@@ -20,8 +24,10 @@ mod preview;
 mod registry;
 mod report;
 mod rollout;
+mod route;
 mod secret;
 mod time;
+mod virtual_address;
 mod volume;
 
 pub use crate::api::access::authorities::*;
@@ -33,12 +39,15 @@ pub use crate::api::access::token::*;
 pub use crate::api::observation::event::*;
 pub use crate::api::observation::gone::*;
 pub use crate::api::observation::health::*;
+pub use crate::api::observation::measurements::*;
 pub use crate::api::observation::metrics::*;
 pub use crate::api::observation::overview::*;
 pub use crate::api::observation::query::*;
 pub use crate::api::observation::usage::*;
 pub use configuration::*;
 pub use container::*;
+pub use isolation::*;
+pub use job::*;
 pub use namespace::*;
 pub use node::*;
 pub use outcome::*;
@@ -46,8 +55,10 @@ pub use preview::*;
 pub use registry::*;
 pub use report::{bounds as report_bounds, *};
 pub use rollout::*;
+pub use route::*;
 pub use secret::*;
 pub use time::ApiTime;
+pub use virtual_address::*;
 pub use volume::*;
 
 /// Identity and version of an item.
@@ -77,7 +88,7 @@ pub struct Metadata {
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ItemOf{Spec}")]
 pub struct Item<Spec, Status> {
-    /// `Workload`, `Instance`, `Node`, `Namespace`, `Volume`, `Secret`.
+    /// `Workload`, `Instance`, `Node`, `Namespace`, `Volume`, `Route`, `Run`, `Secret`.
     pub kind: String,
     /// Identity and version of the item.
     pub metadata: Metadata,
@@ -117,6 +128,12 @@ pub type NodeItem = Item<NodeSpec, NodeStatus>;
 pub type NamespaceItem = Item<NamespaceSpec, NamespaceStatus>;
 /// A volume.
 pub type VolumeItem = Item<VolumeSpec, VolumeStatus>;
+/// A run of a Job.
+pub type RunItem = Item<RunView, RunStatus>;
+/// A route of a workload.
+pub type RouteItem = Item<RouteView, RouteStatus>;
+/// A virtual address.
+pub type VirtualAddressItem = Item<VirtualAddressView, VirtualAddressStatus>;
 /// A secret, without its values.
 pub type SecretItem = Item<SecretSpec, SecretStatus>;
 
@@ -130,6 +147,9 @@ pub struct WorkloadView {
     /// The specification in `VirtualLoadBalancer.kat`; absent if the workload has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_balancer: Option<VirtualLoadBalancerSpec>,
+    /// The specification in `job.kat`; absent if the workload is no Job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobSpec>,
 }
 
 /// Phase of a workload.
@@ -148,6 +168,8 @@ pub enum WorkloadPhase {
     Stalled,
     /// The rollout is paused.
     Paused,
+    /// A user stopped the workload, and none of its instances is left.
+    Stopped,
     /// The workload is being deleted.
     Deleting,
     /// A Job waits for its schedule.
@@ -189,6 +211,9 @@ pub struct WorkloadStatus {
     /// Number of the newest generation of which all instances were healthy at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_good_generation: Option<u64>,
+    /// State of a Job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobStatus>,
     /// Conditions of the workload, such as `Available`.
     pub conditions: Vec<Condition>,
 }
@@ -365,6 +390,16 @@ pub struct InstanceStatus {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NamespaceSpec {
+    /// Whether workloads of all other namespaces may reach its workloads. In an object of a newer
+    /// version, an unknown word is read as `Private`.
+    #[serde(deserialize_with = "newer::word")]
+    pub isolation: NamespaceIsolation,
+    /// Other namespaces whose workloads may reach its workloads; `*` for all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_namespaces: Vec<String>,
+    /// Hosts that its routes may have, exact or with `*.` for one label; all if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ingress_hosts: Option<Vec<String>>,
     /// Quotas of the namespace; a missing amount is not limited.
     #[serde(skip_serializing_if = "Amounts::is_empty")]
     pub quota: Amounts,

@@ -83,6 +83,9 @@ pub struct Assignment {
     /// What the machine does with the instance while the machine reaches no leader.
     #[serde(default, skip_serializing_if = "runs_on")]
     pub on_partition: OnPartition,
+    /// What of its machine the containers ask: `api`, `metadata`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machine_access: Vec<String>,
     /// The volumes that its container mounts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<AssignedVolume>,
@@ -96,6 +99,9 @@ pub struct Assignment {
     /// machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logins: Option<AssignedSecrets>,
+    /// The run that it is an instance of, for a Job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<AssignedRun>,
     /// Whether the instance has to run or stop.
     #[serde(default)]
     pub wanted: DesiredRun,
@@ -123,6 +129,19 @@ pub struct AssignedVolume {
     /// The data has existed: an empty folder must not take its place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub made: bool,
+}
+
+/// The run of a Job that an instance belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AssignedRun {
+    /// The last part of the run's key.
+    pub key: String,
+    /// Number of the run.
+    pub number: u64,
+    /// Seconds that the run had left when the instance was placed; `None` without a deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u32>,
 }
 
 /// Whether an instance has to run.
@@ -192,6 +211,15 @@ impl WorkloadUser {
     }
 }
 
+/// The slots of DaemonServices begin here, each bound to a machine. A Service has at most 1000 slots,
+/// and a run of a Job 10000.
+pub const FIRST_MACHINE_SLOT: u32 = 10_000;
+
+/// Whether a slot is bound to a machine. Its volumes are those of that machine.
+pub fn is_machine_slot(slot: u32) -> bool {
+    slot >= FIRST_MACHINE_SLOT
+}
+
 impl Assignment {
     /// Name of the quadlet's service, `kat-<namespace>-<instance>.service`.
     pub fn unit(&self) -> String {
@@ -214,6 +242,12 @@ impl Assignment {
     pub fn writes_data(&self) -> bool {
         let mut volumes = self.volumes.iter().map(|volume| &volume.definition);
         volumes.any(|volume| volume.keeps_data() && self.together().writes_to(&volume.name))
+    }
+
+    /// Whether it is an instance of a Job, which runs once: an end of it is an end for good, and it is
+    /// never started again after the machine or its user's manager ended it.
+    pub fn runs_once(&self) -> bool {
+        self.workload_type == WorkloadType::Job
     }
 
     /// Whether it has to end before its successor starts.

@@ -16,6 +16,8 @@
 //! - [`store`]: keys, records, transactions, the snapshot, and which machine sees which key.
 //! - [`registry`]: settings of registries, credentials, and names of images.
 //! - [`machine`]: what machines have in common, such as files of the data path.
+//! - [`ingress`]: files between the agent and the reverse proxy.
+//! - [`virtual_addresses`]: an address of the LAN that machines share, in the store and in files.
 //! - [`encoding`]: JSON, digests, frames, and foreign text for a terminal.
 //! - [`backoff`], [`top_level_domains`]: computations that several crates need.
 //!
@@ -41,6 +43,7 @@ pub mod assignment;
 pub mod backoff;
 pub mod encoding;
 pub mod images;
+pub mod ingress;
 pub mod machine;
 pub mod reason;
 pub mod registry;
@@ -49,6 +52,7 @@ pub mod secrets;
 pub mod services;
 pub mod store;
 pub mod top_level_domains;
+pub mod virtual_addresses;
 pub mod volumes;
 
 /// The version of the program, as `katcall version` and the node's status print it.

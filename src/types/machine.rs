@@ -1,6 +1,8 @@
-//! What machines have in common: network, labels, versions of programs, paths, and the fence.
+//! What machines have in common: network, labels, versions of programs, paths, the
+//! fence, and isolation.
 
 pub mod fence;
+pub mod isolation;
 pub mod network;
 pub mod node_labels;
 pub mod program_version;

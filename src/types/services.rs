@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::HostPortStatus,
-    resource::{HostPort, Port, Protocol},
+    resource::{HostPort, NamespaceAccess, Port, Protocol},
 };
 
 /// `/kat/network/services/{ns}/{workload}/ip`: the virtual address of a service.
@@ -94,6 +94,28 @@ impl fmt::Display for BackendState {
             Self::Held => "held",
         })
     }
+}
+
+/// `/kat/network/services/{ns}/{workload}/access`: which other namespaces may reach a workload, besides
+/// those that its namespace allows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceAccess {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Namespaces; `*` for all.
+    pub allow_namespaces: Vec<String>,
+}
+
+/// `/kat/network/namespaces/{ns}`: which other namespaces may reach the workloads of a namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NamespaceNetwork {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// The other namespaces.
+    #[serde(flatten)]
+    pub access: NamespaceAccess,
 }
 
 /// Host ports as the status of a workload or an instance shows them.

@@ -270,3 +270,44 @@ async fn the_last_twenty_configurations_before_the_present_one_are_kept() {
     let numbers: Vec<_> = numbers.map(|one| one["number"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (6..=26).collect::<Vec<_>>());
 }
+
+#[tokio::test]
+async fn an_ingress_is_refused_while_a_workload_has_a_port_that_stored_routes_need() {
+    let server = server().await;
+    let off = text(&["ingress: {enabled: false}"]);
+    let (status, body) = change(&server, "", off).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let put = async |name: &str, spec: &str| {
+        let main = web("shop", name, 1);
+        let balancer =
+            format!("apiVersion: kat.dws.rip/v1alpha1\nkind: VirtualLoadBalancer\nspec: {spec}\n");
+        let files = [
+            ("workload.kat", main.as_str()),
+            ("VirtualLoadBalancer.kat", balancer.as_str()),
+        ];
+        let (status, body) = server.put("shop", name, &files).await;
+        assert!(status.is_success(), "{body}");
+    };
+    // Without an ingress port 443 is like any other.
+    let route = "{ports: [{containerPort: 8080}], ingress: [{host: a.lan, servicePort: 8080}]}";
+    put("web", route).await;
+    put("port", "{ports: [{containerPort: 8080, hostPort: 443}]}").await;
+    let on = text(&["ingress: {enabled: true}"]);
+    for query in ["?dryRun=true", ""] {
+        let (status, body) = change(&server, query, on.clone()).await;
+        assert_eq!(status, StatusCode::CONFLICT, "{body}");
+        let said = body["message"].as_str().unwrap();
+        assert!(
+            said.contains("port 443") && said.contains("shop/port"),
+            "{said}"
+        );
+    }
+    put("port", "{ports: [{containerPort: 8080}]}").await;
+    let claims = |server: &Server| server.store.peek(keys::INGRESS_CLAIMS).items[0].mod_revision;
+    let before = claims(&server);
+    let (status, body) = change(&server, "", on).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    // An apply that was decided before it is decided again.
+    assert!(claims(&server) > before);
+    server.stop().await;
+}

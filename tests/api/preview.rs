@@ -384,6 +384,97 @@ async fn what_finds_no_place_is_said_with_the_reason() {
     server.stop().await;
 }
 
+/// `workload.kat` of a DaemonService.
+fn daemon(image: &str, more: &str) -> String {
+    format!(
+        "apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata: {{name: web, namespace: shop}}\nspec:\n  type: DaemonService\n  source: {{image: registry.example/{image}}}\n{more}"
+    )
+}
+
+#[tokio::test]
+async fn a_plan_of_a_daemon_names_the_machines_and_those_that_wait() {
+    let server = cluster().await;
+    // A machine that does not answer, and one that does not match.
+    for (name, taints) in [
+        ("n3", json!([])),
+        ("n4", json!([{"key": "gpu", "effect": "NoSchedule"}])),
+    ] {
+        let mut registration = serde_json::to_value(registration()).unwrap();
+        registration["uid"] = json!(format!("uid of {name}"));
+        registration["taints"] = taints;
+        let subnet = match name {
+            "n3" => "10.100.6.0/23",
+            _ => "10.100.8.0/23",
+        };
+        server
+            .write(&[
+                put(keys::registration(name), &registration),
+                kat_types::store::transaction::WriteOperation::Put(
+                    keys::network_node(name, "subnet"),
+                    subnet.into(),
+                ),
+                put(
+                    keys::desired_meta(name),
+                    &json!({"schema": 1, "revision": 1, "count": 0}),
+                ),
+            ])
+            .await;
+    }
+    settle(&server).await;
+    let body = ask(&server, &[("workload.kat", &daemon("web:1", ""))]).await;
+    assert_eq!(actions(&body), ["Create", "Create", "Wait"]);
+    let instances = &body["preview"]["instances"];
+    assert_eq!(instances[0]["successorNode"], "n1");
+    assert_eq!(instances[1]["successorNode"], "n2");
+    assert_eq!(instances[2]["node"], "n3");
+    assert_eq!(instances[2]["reason"], "when the machine answers again");
+
+    let (status, body) = server
+        .put("shop", "web", &[("workload.kat", &daemon("web:1", ""))])
+        .await;
+    assert_eq!(status, 201, "{body}");
+    settle(&server).await;
+    let body = ask(&server, &[("workload.kat", &daemon("web:2", ""))]).await;
+    assert_eq!(actions(&body), ["Restart", "Restart", "Wait"]);
+    let how = "one machine at a time, where the old one stops before its successor starts";
+    assert_eq!(body["preview"]["rollout"], how);
+    let selected = daemon("web:1", "  nodeSelector: {disk: ssd}\n");
+    let body = ask(&server, &[("workload.kat", &selected)]).await;
+    assert_eq!(actions(&body), ["Stop", "Stop"]);
+    let why = "its machine does not match the workload";
+    assert_eq!(body["preview"]["instances"][0]["reason"], why);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_daemon_is_neither_scaled_nor_stopped_and_counts_on_each_machine() {
+    let server = cluster().await;
+    let files = daemon("web:1", "");
+    let (status, body) = server.put("shop", "web", &[("workload.kat", &files)]).await;
+    assert_eq!(status, 201, "{body}");
+    for (method, action, body) in [
+        (Method::PUT, "replicas", json!({"replicas": 3})),
+        (Method::PUT, "stop", json!({})),
+        (Method::DELETE, "stop", json!({})),
+    ] {
+        let path = format!("{WEB}/{action}");
+        let (status, body) = server.send_json(&server.admin, method, &path, &body).await;
+        assert_eq!(status, 409, "{action}: {body}");
+        let message = body["message"].as_str().unwrap();
+        assert!(
+            message.contains("one instance on each machine"),
+            "{message}"
+        );
+    }
+    settle(&server).await;
+    let snapshot = newest(&server);
+    assert_eq!(
+        kat_plan::used_by_namespace(&snapshot, "shop").instances,
+        Some(2)
+    );
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_namespace_that_comes_with_the_folder_need_not_be_there_yet() {
     let server = cluster().await;

@@ -239,6 +239,117 @@ async fn a_pause_is_kept_until_it_is_taken_back() {
     assert_eq!(meta(&server).generation, 2, "a pause is no generation");
 }
 
+async fn stop(server: &Server, method: Method) -> Value {
+    let path = format!("{WEB}/stop");
+    let answer = server.call(&server.deploy, method, &path).await;
+    let (status, body) = read(answer).await;
+    assert_eq!(status.as_u16(), 200, "{body}");
+    body
+}
+
+#[tokio::test]
+async fn a_stop_remembers_the_replicas_and_a_start_restores_them() {
+    let server = Server::start().await;
+    apply(&server, &version(1)).await;
+    let template = meta(&server).template_hash;
+    let body = stop(&server, Method::DELETE).await;
+    assert_eq!(body["outcome"], "unchanged", "it is not stopped");
+    assert_eq!(body.get("warnings"), None, "{body}");
+
+    let body = stop(&server, Method::PUT).await;
+    assert_eq!(body["outcome"], "updated", "{body}");
+    let record = meta(&server).stopped.unwrap();
+    assert_eq!((record.replicas, meta(&server).generation), (3, 2));
+    assert!(record.by.starts_with("token:"), "{}", record.by);
+    assert!(file(&server).contains("replicas: 0"), "{}", file(&server));
+    let body = stop(&server, Method::PUT).await;
+    assert_eq!(body["outcome"], "unchanged", "{body}");
+    assert_eq!(meta(&server).stopped.unwrap(), record);
+
+    // Other changes of a stopped workload leave it stopped, and nothing of it can be restarted.
+    let image = json!({"image": "registry.example/web:2"});
+    let (status, body) = ask(&server, Method::PUT, "image", &image).await;
+    assert_eq!((status, &body["outcome"]), (200, &json!("updated")));
+    assert_eq!(meta(&server).stopped.unwrap(), record);
+    let again = json!({"restartedAt": "2026-11-20T10:00:00Z"});
+    let (status, body) = ask(&server, Method::PUT, "restart", &again).await;
+    assert_eq!(status, 409, "{body}");
+    assert_eq!(body["hint"], "`katcall start shop/web` starts it");
+
+    let body = stop(&server, Method::DELETE).await;
+    assert_eq!(body["outcome"], "updated", "{body}");
+    assert_eq!(meta(&server).stopped, None);
+    assert!(file(&server).contains("replicas: 3"), "{}", file(&server));
+    let (_, body) = ask(&server, Method::POST, "rollback", &json!({"to": 1})).await;
+    assert_eq!(body["outcome"], "updated", "{body}");
+    assert_eq!(meta(&server).template_hash, template);
+    let path = format!("{WEB}/generations");
+    let (_, list) = read(server.call(&server.read, Method::GET, &path).await).await;
+    let items = list["items"].as_array().unwrap();
+    let origins: Vec<&str> = items
+        .iter()
+        .map(|one| one["origin"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        origins,
+        ["Applied", "Stopped", "ImageSet", "Started", "RolledBack"]
+    );
+}
+
+#[tokio::test]
+async fn whatever_gives_a_stopped_workload_replicas_starts_it() {
+    let server = Server::start().await;
+    apply(&server, &version(1)).await;
+    let to_two = json!({"replicas": 2});
+    let back = json!({"to": 1});
+    for (method, what, body) in [
+        (Method::PUT, "replicas", &to_two),
+        (Method::POST, "rollback", &back),
+    ] {
+        stop(&server, Method::PUT).await;
+        assert!(meta(&server).stopped.is_some());
+        let (status, answer) = ask(&server, method, what, body).await;
+        assert_eq!((status, &answer["outcome"]), (200, &json!("updated")));
+        assert_eq!(meta(&server).stopped, None, "{what}");
+    }
+    stop(&server, Method::PUT).await;
+    apply(&server, &version(1)).await;
+    assert_eq!(meta(&server).stopped, None, "an apply overrides the stop");
+    assert!(file(&server).contains("replicas: 3"), "{}", file(&server));
+
+    // A workload that was scaled to 0 is not stopped, and has no number to restore.
+    ask(&server, Method::PUT, "replicas", &json!({"replicas": 0})).await;
+    let body = stop(&server, Method::PUT).await;
+    assert_eq!(body["outcome"], "unchanged", "{body}");
+    let body = stop(&server, Method::DELETE).await;
+    assert_eq!(body["outcome"], "unchanged", "{body}");
+    let warning = body["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("has 0 replicas"), "{warning}");
+}
+
+#[tokio::test]
+async fn a_rollback_without_a_number_passes_over_a_stop() {
+    let server = Server::start().await;
+    apply(&server, &version(1)).await;
+    apply(&server, &version(2)).await;
+    stop(&server, Method::PUT).await;
+    stop(&server, Method::DELETE).await;
+    // The leader calls no generation without replicas good.
+    are_good(&server, &[1, 2]).await;
+    let (status, body) = ask(&server, Method::POST, "rollback", &json!({})).await;
+    assert_eq!(
+        (status, &body["outcome"]),
+        (200, &json!("updated")),
+        "{body}"
+    );
+    assert!(
+        file(&server).contains("registry.example/web:1"),
+        "{}",
+        file(&server)
+    );
+    assert!(file(&server).contains("replicas: 3"), "{}", file(&server));
+}
+
 #[tokio::test]
 async fn rollout_calls_need_a_deploy_token_a_current_version_and_an_undeleted_workload() {
     let server = Server::start().await;
@@ -254,6 +365,8 @@ async fn rollout_calls_need_a_deploy_token_a_current_version_and_an_undeleted_wo
             json!({"restartedAt": "2026-11-20T10:00:00Z"}),
         ),
         (Method::PUT, "pause", json!({})),
+        (Method::PUT, "stop", json!({})),
+        (Method::DELETE, "stop", json!({})),
     ];
     let before = server.stored();
     for (method, what, body) in &calls {

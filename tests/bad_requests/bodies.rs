@@ -89,9 +89,25 @@ pub(super) fn bodies(cases: &mut Cases<'_>) {
             NAMESPACES,
             400,
             "Invalid",
-            "unknown field `spec`",
+            "unknown field `speck`",
         )
-        .json(json!({"metadata": {"name": "a"}, "spec": {}}));
+        .json(json!({"metadata": {"name": "a"}, "speck": {}}));
+    // As in namespace.kat: unknown fields, wrong values, and fields without an effect.
+    for (spec, found) in [
+        (json!({"isolated": true}), "unknown field `isolated`"),
+        (json!({"quota": {"pods": 3}}), "unknown field `quota`"),
+        (json!({"isolation": 7}), "expected value"),
+        (json!({"isolation": "Nobody"}), "unknown variant `Nobody`"),
+        (
+            json!({"ingressHosts": ["a b"]}),
+            "spec.ingressHosts: `a b` is not a host name",
+        ),
+        (json!(7), "invalid type"),
+    ] {
+        cases
+            .add("bad JSON", post.clone(), NAMESPACES, 400, "Invalid", found)
+            .json(json!({"metadata": {"name": "a"}, "spec": spec}));
+    }
     cases
         .add("bad JSON", post.clone(), NAMESPACES, 400, "Invalid", "name")
         .json(json!({"metadata": {}}));

@@ -205,8 +205,11 @@ fn live_names_are_completed_in_bash() {
     // `cp` completes to a path in a container or to a local one.
     fake.list(INSTANCES, &[instance("web-aaaaa", "Running")]);
     program.file("wide/a", "");
-    assert_eq!(complete("cp", "w"), "web-aaaaa:/\nwide/\n");
-    assert_eq!(complete("cp ./x", "web"), "web-aaaaa:/\n");
+    assert_eq!(
+        complete("cp", "w"),
+        "workload/\nweb:/\nweb-aaaaa:/\nwide/\n"
+    );
+    assert_eq!(complete("cp ./x", "web"), "web:/\nweb-aaaaa:/\n");
     // Without an answer from the cluster, nothing is completed.
     let alone = Program::alone();
     assert_snapshot!(alone.run(&["__complete", "--", "get", "wl"]), @"exit: 0");

@@ -140,6 +140,7 @@ fn several_kinds_are_listed_together() {
     fake.list(INSTANCES, &[instance("web-aaaaa", "Running")]);
     fake.list(VOLUMES, &[volume("db", "data", "Bound")]);
     fake.list("/v1alpha1/n/default/secrets", &[]);
+    fake.list("/v1alpha1/n/default/routes", &[]);
     let program = Program::of(&fake);
     assert_snapshot!(program.run(&["get", "all", "-o", "name"]), @r"
     exit: 0

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 mkdir -p "$LAB_WORK/upgrade/bin"
 dpkg-deb --extract "$LAB_DEB" "$LAB_WORK/upgrade/tree"
-cp "$LAB_WORK"/upgrade/tree/usr/{bin/*,libexec/kat/kat-net} "$LAB_WORK/upgrade/bin"
+cp "$LAB_WORK"/upgrade/tree/usr/{bin/*,libexec/kat/kat-net,libexec/kat/kat-ingress} "$LAB_WORK/upgrade/bin"
 version=$(dpkg-deb --field "$LAB_DEB" Version).1~test
 newer=$(contrib/package --binaries "$LAB_WORK/upgrade/bin" --version "$version" --out "$LAB_WORK/upgrade" deb)
 lab copy "$newer" n1:/root/newer.deb

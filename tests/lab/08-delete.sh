@@ -9,6 +9,9 @@ stored() {
     n1 sh -c 'etcdctl --endpoints https://127.0.0.1:2379 --cacert /var/lib/kat/pki/etcd-client-ca.crt --cert /var/lib/kat/pki/leader-etcd.crt \
         --key /var/lib/kat/pki/leader-etcd.key get /kat/ --prefix --keys-only' | grep -vE '^$|^/kat/(events/|indexes/last$|tokens/)'
 }
+# An address is kept for its namespace until every machine has confirmed that the instance is gone.
+addresses_are_free() { ! stored | grep -q '^/kat/network/allocations/'; }
+wait_for 60 addresses_are_free
 stored >"$LAB_WORK/stored"
 
 run web --port 80 --replicas 2
@@ -26,6 +29,7 @@ equal "[]" "$(instances web)" "instances"
 no_remains "$status" "$id"
 wait_for 10 not_resolved web
 diff "$LAB_WORK/before" <(stable_inventory)
+wait_for 60 addresses_are_free
 diff "$LAB_WORK/stored" <(stored)
 
 # The next workload gets another user, because logind keeps the last workload's user for a while.

@@ -68,12 +68,13 @@ contains "$output" "is in use by db-"
 output=$(kat delete workload db --wait 2>&1)
 contains "$output" "katcall delete volume"
 kat delete volume db/data --yes
-absent n1 /var/lib/kat/volumes/default/db
-equal '[]' "$(kat get volumes -o json | jq -c '[.items[] | select(.spec.workload == "db")]')" "volumes after the removal"
+wait_for 10 absent n1 /var/lib/kat/volumes/default/db
+no_volumes_of_db() { equal '[]' "$(kat get volumes -o json | jq -c '[.items[] | select(.spec.workload == "db")]')" "volumes after the removal"; }
+wait_for 10 no_volumes_of_db
 db --env V=4
 starts_are 1
 kat delete workload db --volumes --yes --wait
-absent n1 /var/lib/kat/volumes/default/db
+wait_for 10 absent n1 /var/lib/kat/volumes/default/db
 
 # subPath mounts a folder within the volume; a readOnly mount refuses writes.
 run reader --port 80 --spec 'volumes: [{name: data, simpleClusterStorage: {}}]' \

@@ -11,7 +11,7 @@ package=${KAT_LAB_OTHER_DEB:-}
 if [[ ! $package ]]; then
     mkdir -p "$LAB_WORK/upgrade/bin"
     dpkg-deb --extract "$LAB_DEB" "$LAB_WORK/upgrade/tree"
-    cp "$LAB_WORK"/upgrade/tree/usr/{bin/*,libexec/kat/kat-net} "$LAB_WORK/upgrade/bin"
+    cp "$LAB_WORK"/upgrade/tree/usr/{bin/*,libexec/kat/kat-net,libexec/kat/kat-ingress} "$LAB_WORK/upgrade/bin"
     package=$(contrib/package --binaries "$LAB_WORK/upgrade/bin" --version "$older.2~test" --out "$LAB_WORK/upgrade" deb)
 fi
 newer=$(dpkg-deb --field "$package" Version)

@@ -166,7 +166,7 @@ process_count_is() {
 
 # invariants_hold [MACHINE]: the invariants at the end of a test, whatever was shut down, cut off or
 # drained in it. According to the API on MACHINE (default n1), each workload has exactly one
-# instance for each slot, and no address is used twice. Each machine runs the containers of its
+# instance for each slot, a DaemonService at most one on each machine, and no address is used twice. Each machine runs the containers of its
 # instances and no others; containers with an underscore in their name are init containers and
 # sidecars, and not counted.
 invariants_hold() {
@@ -177,7 +177,7 @@ invariants_hold() {
     faults=$(jq -nr --argjson workloads "$workloads" --argjson instances "$instances" '
         ($workloads.items[] | . as $workload
             | [$instances.items[] | select(.metadata.namespace == $workload.metadata.namespace and .status.workload == $workload.metadata.name)]
-            | select(([.[].status.slot] | sort) != [range($workload.spec.replicas // 1)])
+            | select(if $workload.spec.type == "DaemonService" then (map(.status.node) | sort | . != unique) else ([.[].status.slot] | sort) != [range($workload.spec.replicas // 1)] end)
             | "\($workload.metadata.name) has \([.[] | [.metadata.name, .status.slot, .status.phase]])"),
         ([$instances.items[].status | .ip // empty] | sort | select(. != unique) | "two instances have the address \(.)")') || return 1
     for ((node = 1; node <= ${LAB_MACHINES:-1}; node++)); do
@@ -245,6 +245,8 @@ members_are_healthy() {
 # leader_at MACHINE: the leader according to the API on that machine.
 leader_at() { on "$1" katcall get nodes -o json | jq -r '.items[] | select(.status.roles | index("leader")) | .metadata.name'; }
 overlay_address() { kat get nodes "$1" -o json | jq -r .status.overlayAddress; }
+# host_address NODE: the machine's address in the lab's network, which an earlier test may have changed.
+host_address() { kat get nodes "$1" -o json | jq -er '.status as $status | [$status.addresses[] | select(. != $status.overlayAddress and (contains(":") | not))][0]'; }
 # etcdctl_on MACHINE ARGUMENT...: runs etcdctl with the machine's leader certificate.
 etcdctl_on() {
     local node=$1

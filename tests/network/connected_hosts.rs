@@ -189,6 +189,7 @@ impl Host {
             address: self.address(host),
             gate: StartGate::Open,
             host_ports: Vec::new(),
+            machine_access: Default::default(),
         };
         let instances = names
             .iter()
@@ -225,6 +226,8 @@ impl Host {
         let listener = UnixListener::bind(&socket).unwrap();
         std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
         let (folder, stop) = (self.folder.path().to_owned(), cancel.clone());
+        let report = self.isolation_report();
+        let (addresses, release) = (self.address_report(), self.folder.path().join("until.json"));
         let starter = Arc::clone(&self.starter);
         let task = self.handle.spawn(async move {
             let userspace = starter.socket.clone();
@@ -240,11 +243,24 @@ impl Host {
                 dns: None,
                 resolved,
                 report: None,
+                isolation_report: Some(report),
+                address_report: Some(addresses),
+                address_release: release,
                 cancel: stop,
             };
             service::run(config).await.unwrap();
         });
         (cancel, task)
+    }
+
+    /// Where `kat-net` reports the state of isolation.
+    pub(crate) fn isolation_report(&self) -> PathBuf {
+        self.folder.path().join("reported-isolation.json")
+    }
+
+    /// Where `kat-net` reports the state of virtual addresses.
+    pub(crate) fn address_report(&self) -> PathBuf {
+        self.folder.path().join("reported-addresses.json")
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

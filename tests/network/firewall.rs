@@ -16,7 +16,7 @@ use super::namespaced_machine::{
 use kat_network::{
     containers::{attach, namespaces::NetworkNamespace},
     nftables::{
-        firewall::{self, Firewall},
+        firewall::{self, Firewall, FirewallInput},
         other_firewalls as obstacles,
     },
 };
@@ -249,6 +249,26 @@ fn the_table_is_put_back_and_others_are_left_alone() {
 }
 
 #[test]
+fn rules_are_untouched_until_any_program_changes_a_rule_of_the_machine() {
+    in_new_namespace(|| async {
+        let firewall = Firewall::default();
+        assert!(!firewall.is_untouched().await, "nothing was applied");
+        assert!(firewall.ensure(&node(), &nobody()).await.unwrap());
+        assert!(firewall.is_untouched().await);
+        run("nft list ruleset");
+        assert!(firewall.is_untouched().await, "a list changes nothing");
+        run("nft add table inet mine");
+        assert!(!firewall.is_untouched().await);
+        assert!(!firewall.ensure(&node(), &nobody()).await.unwrap());
+        assert!(firewall.is_untouched().await, "its own rules were compared");
+        run("nft flush chain inet kat forward");
+        assert!(!firewall.is_untouched().await);
+        assert!(firewall.ensure(&node(), &nobody()).await.unwrap());
+        assert!(firewall.is_untouched().await);
+    });
+}
+
+#[test]
 fn a_table_that_drops_is_found_and_its_command_mends_it() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
@@ -307,7 +327,7 @@ fn containers_reach_the_own_ports_of_no_machine() {
             assert!(reached.is_ok(), "the control: {address}: {reached:?}");
         }
         let known = ["192.0.2.2", "2001:db8::2"].map(|text| text.parse().unwrap());
-        let known = BTreeSet::from(known);
+        let known = FirewallInput::new(BTreeSet::from(known), None);
         Firewall::default().ensure(&node(), &known).await.unwrap();
         let as_host_network = async |address: Ipv4Addr, port: u16| {
             as_user(UID, move || fetch((address, port).into())).await

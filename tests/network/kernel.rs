@@ -1,4 +1,4 @@
-//! The kernel's WireGuard. Where the kernel has none, the errors must say so.
+//! The kernel's netlink, and its WireGuard. Where the kernel has none, the errors must say so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,6 +59,30 @@ fn the_kernels_wireguard_takes_what_is_wanted_or_says_that_it_is_missing() {
                     assert!(difference(&wanted, &device).is_empty());
                 }
             }
+        }
+    });
+}
+
+#[test]
+fn lists_of_one_socket_wait_for_each_other() {
+    in_new_namespace(|| async {
+        let links = Links::open().unwrap();
+        let lo = links.find("lo").await.unwrap().unwrap().index;
+        // So many that the kernel takes several reads for each list.
+        for number in 1..=400_u16 {
+            let [high, low] = number.to_be_bytes();
+            let address = std::net::Ipv4Addr::new(10, 9, high, low);
+            links.add_marked_address(lo, address.into()).await.unwrap();
+        }
+        let listing = (0..20).map(|_| {
+            let links = links.clone();
+            tokio::spawn(async move { (links.link_addresses().await, links.all().await) })
+        });
+        let listing: Vec<_> = listing.collect();
+        for listed in listing {
+            let (addresses, all) = listed.await.unwrap();
+            assert!(addresses.unwrap().len() >= 400);
+            assert!(all.unwrap().iter().any(|link| link.index == lo));
         }
     });
 }

@@ -1,10 +1,10 @@
 //! A machine in its own network namespace, with containers of other users.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     future::Future,
     io::{self, Read, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -31,6 +31,7 @@ use kat_network::{
     },
     hook,
     links::Links,
+    nftables::firewall::FirewallInput,
     state_files::StateFiles,
 };
 use kat_types::machine::{
@@ -243,13 +244,14 @@ pub(crate) fn node() -> NodeNetwork {
         mtu: 1420,
         upstream_dns: Vec::new(),
         control_ports: kat_types::machine::network::control_ports(),
+        api_port: None,
         hold_seconds: 30,
         relay: false,
     }
 }
 
-pub(crate) fn nobody() -> BTreeSet<IpAddr> {
-    BTreeSet::new()
+pub(crate) fn nobody() -> FirewallInput {
+    FirewallInput::default()
 }
 
 impl Machine {
@@ -307,6 +309,7 @@ impl Machine {
             Arc::clone(&self.files),
             Arc::clone(&self.attachments),
             Arc::clone(&self.fence),
+            tokio::sync::watch::Sender::default().subscribe(),
         );
         self.stop = self.cancel.child_token();
         let pulse = LoopPulses::default().watch("the hook's socket");
@@ -329,6 +332,7 @@ impl Machine {
             address,
             gate,
             host_ports: Vec::new(),
+            machine_access: Default::default(),
         };
         self.instances.instances.insert(name.into(), instance);
         write(self.folder.path(), "instances.json", &self.instances);

@@ -185,6 +185,8 @@ fn query_parameter(name: &str) -> Value {
         "schema" => ("integer", "Version of the stream that the machine speaks"),
         "dryRun" => ("boolean", "Say what would happen, and do nothing"),
         "cascade" => ("boolean", "Delete the workloads of the namespace too"),
+        "host" => ("string", "Host of the route"),
+        "path" => ("string", "Path of the route; `/` by default"),
         "volumes" => ("boolean", "Remove the data of the volumes too, for good"),
         "force" => ("boolean", "Stop what no other machine takes"),
         "goOn" => ("boolean", "Only go on with what was begun"),

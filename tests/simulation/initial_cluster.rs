@@ -120,6 +120,8 @@ pub(crate) fn seed_operations(machines: &[Machine]) -> Vec<WriteOperation> {
         created: Timestamp::UNIX_EPOCH,
         deleting: false,
         quota: Default::default(),
+        access: Default::default(),
+        ingress_hosts: None,
     };
     let mut operations = vec![
         put(keys::namespace(NAMESPACE), &namespace),

@@ -461,6 +461,8 @@ pub(crate) fn namespace(now: Timestamp) -> NamespaceRecord {
         created: now,
         deleting: false,
         quota: Default::default(),
+        access: Default::default(),
+        ingress_hosts: None,
     }
 }
 

@@ -17,7 +17,10 @@ use kat_api::{
 };
 use kat_store::StoreError;
 use kat_types::{
-    api::{ApiTime, GoneInstance, GoneInstances, InstanceUsage, LogLine, LogQuery, NodeUsage},
+    api::{
+        ApiTime, GoneInstance, GoneInstances, InstanceUsage, LogLine, LogQuery, NodeMeasurements,
+        NodeUsage,
+    },
     encoding::frames::{InputFrame, OutputFrame},
     store::snapshot::InstanceEntry,
 };
@@ -123,6 +126,10 @@ pub(crate) struct Echo {
     pub open: Arc<AtomicUsize>,
     /// Number of requests for usage.
     pub counted: AtomicUsize,
+    /// Number of requests for measurements.
+    pub measured: AtomicUsize,
+    /// What the machine says that it measures.
+    pub measurements: Mutex<NodeMeasurements>,
     /// Why the machine cannot be reached, if it cannot.
     pub away: Mutex<Option<String>>,
 }
@@ -200,6 +207,14 @@ impl InstanceSessions for Echo {
         Ok(NodeUsage {
             instances: counted.collect(),
         })
+    }
+
+    async fn measurements(&self, node: &str) -> Result<NodeMeasurements, SessionError> {
+        self.measured.fetch_add(1, Ordering::SeqCst);
+        if let Some(reason) = self.away.lock().clone() {
+            return Err(SessionError::Away(format!("the machine `{node}` {reason}")));
+        }
+        Ok(self.measurements.lock().clone())
     }
 }
 

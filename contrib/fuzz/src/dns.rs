@@ -38,6 +38,7 @@ pub fn zone() -> Arc<Zone> {
         mtu: 1420,
         upstream_dns: Vec::new(),
         control_ports: kat_types::machine::network::control_ports(),
+        api_port: None,
         hold_seconds: 60,
         relay: false,
     };
@@ -49,6 +50,7 @@ pub fn zone() -> Arc<Zone> {
         address: Ipv4Addr::new(10, 100, 0, 7),
         gate: StartGate::Open,
         host_ports: Vec::new(),
+        machine_access: Default::default(),
     };
     let instances = Instances {
         schema: 1,

@@ -28,7 +28,7 @@ use crate::{
     desired_state::{known_epochs::refused_epoch_text, settings::FollowedSettings},
     disk::pressure::DiskWatch,
     etcd::{authorities::AuthorityUses, membership::LostDataReader},
-    network::kat_net_probe,
+    network::{isolation, kat_net_probe},
     volumes::Volumes,
 };
 use kat_client::{Client, ClientError, ClientOptions};
@@ -36,18 +36,22 @@ use kat_host::{
     facts::{FactsError, network, node_facts},
     files,
 };
-use kat_network::links::address_change;
+use kat_network::{links::address_change, virtual_addresses};
 use kat_pki::{ApiServers, KnownServer, KnownServers};
 use kat_systemd::{ActiveState, ManagerSource, UnitManager};
 use kat_types::{
     api::{
-        ApiTime, AuthorityReport, Condition, DATA_LOST_CONDITION, MemberKeys, MembershipAnswer,
-        NodeReport, NodeResources, OverlayPeer, OverlayReport, OverlayStatus, STORE_EPOCH_REFUSED,
-        data_lost_reason,
+        ApiTime, AuthorityReport, Condition, DATA_LOST_CONDITION, IsolationReport, MemberKeys,
+        MembershipAnswer, NodeReport, NodeResources, OverlayPeer, OverlayReport, OverlayStatus,
+        STORE_EPOCH_REFUSED, VirtualAddressReport, data_lost_reason,
     },
-    machine::network::{OVERLAY_FILE, OverlayState},
+    machine::{
+        isolation::ISOLATION_STATE_FILE,
+        network::{OVERLAY_FILE, OverlayState},
+    },
     reason::Reason,
     resource::{AgentConfig, Bytes, MilliCpu, ResourceList},
+    virtual_addresses::STATES_FILE,
 };
 
 /// Largest file with the state of the overlay peers, in bytes.
@@ -92,9 +96,12 @@ pub(crate) fn default_addresses() -> Vec<IpAddr> {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
         IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
     };
+    let shared = virtual_addresses::held();
     let mut found: Vec<_> = network::addresses()
         .into_iter()
         .filter(|one| usable(&one.address) && !one.link.starts_with("kat"))
+        // It says where the cluster is, and not where this machine is.
+        .filter(|one| !shared.contains(&one.address))
         .filter(|one| outward.is_empty() || outward.contains(&one.link.as_str()))
         .map(|one| one.address)
         .collect();
@@ -264,9 +271,11 @@ impl MachineFacts for ThisMachine {
         let authorities = self.authorities.changed();
         let mut silent = self.data_path_silent.clone();
         silent.mark_unchanged();
+        let addresses = crate::network::virtual_addresses::state_change(Path::new(STATES_FILE));
         Box::pin(async move {
             tokio::select! {
                 () = address_change() => {}
+                () = addresses => {}
                 () = authorities => {}
                 Ok(()) = silent.changed() => {}
             }
@@ -304,6 +313,14 @@ impl MachineFacts for ThisMachine {
 
     fn data_path_silent(&self) -> Option<Timestamp> {
         *self.data_path_silent.borrow()
+    }
+
+    fn isolation(&self) -> Option<IsolationReport> {
+        isolation::report(Path::new(ISOLATION_STATE_FILE))
+    }
+
+    fn virtual_addresses(&self) -> Vec<VirtualAddressReport> {
+        crate::network::virtual_addresses::reports(Path::new(STATES_FILE))
     }
 
     async fn overlay(&self) -> OverlayReport {

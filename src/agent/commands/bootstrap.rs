@@ -83,6 +83,8 @@ pub(crate) async fn write(
             created: now,
             deleting: false,
             quota: Default::default(),
+            access: Default::default(),
+            ingress_hosts: None,
         };
         operations.push(put(keys::namespace(name), &record)?);
     }

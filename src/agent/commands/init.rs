@@ -12,8 +12,8 @@ use super::{
     bootstrap::{self, InitialStoreValues},
     forwarding, host_files,
     setup::{
-        EarlierJoin, StepPrinter, api_endpoints, ensure_wireguard_key, node_name, put_in_place,
-        read_agent_config, read_cluster, refuse_second, reload_bus_policy, render_settings,
+        EarlierJoin, StepPrinter, api_endpoints, ensure_wireguard_key, new_cluster, node_name,
+        put_in_place, read_agent_config, refuse_second, reload_bus_policy, render_settings,
         restart_journal, start, write_host_file, write_network,
     },
 };
@@ -75,7 +75,7 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
     if refuse_second()? == EarlierJoin::HalfJoin {
         bail!("an earlier join was interrupted; `kat-agent reset` removes what it made");
     }
-    let cluster = read_cluster(options.config.as_deref())?;
+    let cluster = new_cluster(options.config.as_deref())?;
     let config = read_agent_config()?;
     let machine = node_facts().await?;
     let node = node_name(options.node_name, &machine.hostname)?;

@@ -2,6 +2,7 @@
 //! agent made.
 
 pub(crate) mod drain;
+pub(crate) mod question;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -20,6 +21,7 @@ use super::{
 use crate::{
     Statuses,
     cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, machine},
+    desired_state::settings::FollowedSettings,
     disk::ballast,
     images::{registries, unused::ImageCare},
     secrets::Secrets,
@@ -36,12 +38,15 @@ use kat_network as network;
 use kat_render::{ETCD_USER, Renderer};
 use kat_systemd::{Journal, Logind, ManagerSource, Managers, SystemdError, UnitManager};
 use kat_types::{
-    machine::root::Root,
+    ingress,
+    machine::{fence::BootTime, root::Root},
     resource::{AgentConfig, ClusterConfiguration},
 };
 
 /// Longest stop of one service.
 const STOP_LIMIT: Duration = Duration::from_secs(90);
+/// Longest stop of an instance of `kat-ingress`, which finishes what it has.
+const INGRESS_STOP_LIMIT: Duration = Duration::from_secs(ingress::INSTANCE_STOP_SECONDS);
 /// For how long the stop of kat-agent is tried again while systemd does not answer.
 const AGENT_STOP_LIMIT: Duration = Duration::from_secs(60);
 /// Pause between two of these tries.
@@ -141,6 +146,14 @@ pub(crate) async fn run(
     }
     // Only an empty folder is removed: bound paths belong to the machine.
     let _ = std::fs::remove_dir(kat_types::assignment::BOUND_FOLDER);
+    note(
+        ingress::SOCKET_UNIT,
+        stop(system.as_ref(), ingress::SOCKET_UNIT).await,
+    );
+    for unit in ingress::INSTANCES.map(ingress::service_unit) {
+        let stopped = stop_within(system.as_ref(), &unit, INGRESS_STOP_LIMIT).await;
+        note(&unit, stopped);
+    }
     for unit in [
         "kat-etcd.service",
         "kat-net.service",
@@ -153,6 +166,11 @@ pub(crate) async fn run(
     note("net.ipv4.ip_forward", forwarding::restore(Path::new("/")));
     note("files", remove_files());
     note("systemd", system.reload().await.map_err(Into::into));
+    // Its user's, and kept by systemd when the instances end.
+    note(
+        ingress::RUN_FOLDER,
+        remove_folder(Path::new(ingress::RUN_FOLDER)),
+    );
     note("users", remove_accounts().await);
     if failures.is_empty() {
         return Ok(());
@@ -242,8 +260,12 @@ async fn stop_agent(system: &dyn UnitManager, say: StepPrinter<'_>) -> anyhow::R
 }
 
 async fn stop(system: &dyn UnitManager, unit: &str) -> anyhow::Result<()> {
+    stop_within(system, unit, STOP_LIMIT).await
+}
+
+async fn stop_within(system: &dyn UnitManager, unit: &str, limit: Duration) -> anyhow::Result<()> {
     for done in [
-        system.stop(unit, STOP_LIMIT).await.map(drop),
+        system.stop(unit, limit).await.map(drop),
         system.disable(unit).await,
     ] {
         match done {
@@ -266,6 +288,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<WorkerTools> {
         .unwrap_or_default();
     let ClusterConfiguration { spec, .. } = cluster;
     let root = Root::new("/");
+    let cluster_settings = FollowedSettings::new(&spec, BootTime::default());
     Ok(WorkerTools {
         managers: Arc::clone(managers),
         sessions: Arc::new(Logind::new(managers.system())),
@@ -276,6 +299,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<WorkerTools> {
         secrets: Secrets::new(&root, "", &settings),
         settings,
         domain: spec.cluster_domain,
+        cluster_settings,
         overlay_address: std::net::Ipv4Addr::LOCALHOST,
         root: root.clone(),
         monotonic: Arc::new(machine::monotonic_microseconds),
@@ -326,7 +350,8 @@ fn remove_files() -> anyhow::Result<()> {
     }
     remove_every_users(&Root::new("/"))?;
     for folder in [
-        "pki", "etcd-pki", "etcd", "files", "network", "resolv", "hooks.d", "secrets", "holder",
+        "pki", "etcd-pki", "etcd", "files", "ingress", "network", "resolv", "hooks.d", "secrets",
+        "holder",
     ] {
         remove_folder(&Path::new(paths::STATE).join(folder))?;
     }
@@ -383,10 +408,12 @@ fn is_empty(folder: &Path) -> bool {
 async fn remove_accounts() -> anyhow::Result<()> {
     let accounts = Users::new().accounts()?;
     let mut commands = Vec::new();
-    if accounts.user(ETCD_USER).is_some() {
-        commands.push(["userdel", ETCD_USER]);
+    for user in [ETCD_USER, ingress::USER] {
+        if accounts.user(user).is_some() {
+            commands.push(["userdel", user]);
+        }
     }
-    for group in [ETCD_USER, "kat"] {
+    for group in [ETCD_USER, ingress::USER, "kat"] {
         if accounts.group(group).is_some() {
             commands.push(["groupdel", group]);
         }

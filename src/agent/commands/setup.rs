@@ -4,7 +4,11 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 
-use crate::{cluster::identity::MachineIdentity, network::files::NetworkFiles, service::paths};
+use crate::{
+    cluster::identity::MachineIdentity,
+    network::{files::NetworkFiles, isolation},
+    service::paths,
+};
 use kat_bundle as bundle;
 use kat_host::files::{self, FileAccess};
 use kat_network::overlay::wireguard;
@@ -13,7 +17,7 @@ use kat_render::{HostFile, RenderSettings};
 use kat_systemd::{JobResult, UnitManager};
 use kat_types::{
     machine::network::{self, DnsRecords, Instances, NodeNetwork, PeerMachines},
-    resource::{AgentConfig, ClusterConfiguration},
+    resource::{AgentConfig, ClusterConfiguration, Isolation},
 };
 
 /// Largest configuration file in bytes.
@@ -69,6 +73,16 @@ pub(crate) fn read_cluster(path: Option<&Path>) -> anyhow::Result<ClusterConfigu
     let cluster =
         bundle::parse_cluster(&text, &name).map_err(|diagnostics| explain(&diagnostics, &text))?;
     refuse_not_yet(&bundle::not_yet_cluster(&text, &name), &text)?;
+    Ok(cluster)
+}
+
+/// Reads `cluster.kat` for a new cluster, which isolates namespaces unless the file says otherwise.
+pub(crate) fn new_cluster(path: Option<&Path>) -> anyhow::Result<ClusterConfiguration> {
+    let mut cluster = read_cluster(path)?;
+    let text = path.map(|path| files::read_text(path, LIMIT)).transpose()?;
+    if !text.is_some_and(|text| bundle::settings::is_written(&text, "isolation")) {
+        cluster.spec.isolation = Isolation::Namespaces;
+    }
     Ok(cluster)
 }
 
@@ -225,6 +239,7 @@ pub(crate) fn write_network(
 ) -> anyhow::Result<()> {
     let network = NetworkFiles::new(network::FOLDER.into());
     write_machines(&network, &node_network(identity, config), peers)?;
+    network.write_isolation(&isolation::first_rules(&identity.cluster.spec))?;
     network.write_instances(&Instances {
         schema: 1,
         ..Instances::default()
@@ -268,6 +283,7 @@ pub(crate) fn node_network(identity: &MachineIdentity, config: &AgentConfig) -> 
             spec.agent_port,
         ]
         .into(),
+        api_port: Some(spec.api_port),
         hold_seconds: spec.node_loss_timeout_seconds,
         relay: identity.reached.relay,
     }

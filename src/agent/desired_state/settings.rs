@@ -23,6 +23,7 @@ use super::watched_writes::WatchedWrites;
 use crate::{NetworkFiles, cluster::identity::MachineIdentity};
 use kat_bundle::settings::{ClusterSetting, changed_settings};
 use kat_daemon::watchdog::LoopPulses;
+use kat_render::NameSearch;
 use kat_store::{Mirror, mirror::MirrorEntries};
 use kat_types::{
     api::FollowedConfiguration,
@@ -30,7 +31,7 @@ use kat_types::{
         fence::{BootClock, BootTime},
         network::{NODE_FILE, NodeNetwork},
     },
-    resource::{ClusterConfiguration, ClusterSpec},
+    resource::{ClusterConfiguration, ClusterSpec, Isolation},
     store::{configuration::ConfigurationRecord, keys},
 };
 
@@ -46,6 +47,8 @@ pub(crate) struct MachineSettings {
     pub(crate) tick: Duration,
     /// `nodeLossTimeoutSeconds`.
     pub(crate) loss_timeout: Duration,
+    /// Where containers look names up that have no domain, by `isolation`.
+    pub(crate) name_search: NameSearch,
     /// When the machine read them.
     pub(crate) since: BootTime,
 }
@@ -56,6 +59,10 @@ impl MachineSettings {
             change: change.to_owned(),
             tick: Duration::from_secs(spec.agent_tick_seconds.into()),
             loss_timeout: Duration::from_secs(spec.node_loss_timeout_seconds.into()),
+            name_search: match spec.isolation {
+                Isolation::Namespaces => NameSearch::OwnNamespace,
+                Isolation::None | Isolation::Audit => NameSearch::Cluster,
+            },
             since,
         }
     }

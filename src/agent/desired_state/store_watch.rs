@@ -15,7 +15,7 @@ use crate::{
     cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys},
     etcd::stores,
     images::registries,
-    network::files as network_files,
+    network::{files as network_files, isolation, virtual_addresses},
     service::{paths, supervisor::DesiredList},
 };
 use kat_daemon::watchdog::LoopPulses;
@@ -25,11 +25,13 @@ use kat_types::{
     api::Connection,
     encoding::json,
     machine::{
+        isolation::{ISOLATION_FILE, IsolationRules},
         network::{DNS_FILE, HOST_PORTS_FILE, PEERS_FILE, SERVICES_FILE},
         root::Root,
     },
     registry::RegistrySettings,
     store::keys,
+    virtual_addresses::GRANTS_FILE,
 };
 
 /// Largest connection file in bytes.
@@ -92,7 +94,7 @@ pub async fn follow_desired(
     }
 }
 
-/// Keeps `kat-net`'s files of DNS records, peers and services up to date. What changes at one
+/// Keeps `kat-net`'s files of isolation, DNS records, peers and services up to date. What changes at one
 /// revision is written together.
 pub(crate) async fn follow_network(
     identity: Arc<MachineIdentity>,
@@ -105,6 +107,7 @@ pub(crate) async fn follow_network(
     let pulse = pulses.watch("DNS records, peers and services");
     let followed = FollowedNetwork { network, writes };
     let mut written: Option<Arc<MirrorState>> = None;
+    let mut isolated: Option<IsolationRules> = None;
     while let Some(Ok(state)) = cancel
         .run_until_cancelled(pulse.wait(state.changed()))
         .await
@@ -116,9 +119,23 @@ pub(crate) async fn follow_network(
             let before = written.as_ref();
             before.is_none_or(|before| !state.same_below(before, prefix))
         };
+        // Before the names and services that show an instance.
+        let before = written.as_deref();
+        if before.is_none_or(|before| isolation::differs(before, &state)) {
+            let rules = isolation::rules(&state.entries, state.revision);
+            let before = isolated.as_ref();
+            if before.is_none_or(|before| isolation::replaces(&rules, before, &state.entries)) {
+                isolated = Some(rules.clone());
+                followed.write(ISOLATION_FILE, rules, NetworkFiles::write_isolation);
+            }
+        }
         if changed(keys::DNS) {
             let records = network_files::dns_records(&state.entries, state.revision);
             followed.write(DNS_FILE, records, NetworkFiles::write_dns);
+        }
+        if changed(keys::VIRTUAL_ADDRESSES) {
+            let grants = virtual_addresses::grants(&state.entries, &identity.node);
+            followed.write(GRANTS_FILE, grants, NetworkFiles::write_virtual_addresses);
         }
         if changed(keys::NETWORK) {
             let peers = network_files::peers(&state.entries, &identity.node);

@@ -16,7 +16,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    disk::pressure::{FreeSpace, ReadFreeSpace},
+    disk::pressure::{FreeSpace, ReadFreeSpace, SOONEST_LOOK},
     service::paths,
 };
 use kat_daemon::watchdog::LoopPulses;
@@ -25,9 +25,6 @@ use kat_types::machine::root::Root;
 /// Name of the file in KAT's folder, which only root can write to.
 pub(crate) const FILE: &str = "ballast";
 
-/// Interval of the checks: a program that writes as fast as it can fills the remaining space within
-/// seconds.
-const EVERY: Duration = Duration::from_secs(2);
 /// Largest ballast in bytes: several segments of etcd's log (64 MiB each).
 const MOST: u64 = 256 << 20;
 /// The ballast is at most this part of the file system.
@@ -65,26 +62,39 @@ impl Ballast {
         let mut failed = false;
         loop {
             let now = std::sync::Arc::clone(&ballast);
-            let kept = tokio::task::spawn_blocking(move || now.adjust());
-            match pulse.wait(kept).await {
-                Ok(Ok(BallastAction::Nothing)) => {}
-                Ok(Ok(BallastAction::Made)) => failed = false,
-                Ok(Ok(BallastAction::Released)) => tracing::warn!(
+            let kept = tokio::task::spawn_blocking(move || (now.adjust(), now.pause()));
+            let (kept, pause) = match pulse.wait(kept).await {
+                Ok(kept) => kept,
+                Err(error) => {
+                    tracing::error!("the look at etcd's room ended early: {error:#}");
+                    (Ok(BallastAction::Nothing), SOONEST_LOOK)
+                }
+            };
+            match kept {
+                Ok(BallastAction::Nothing) => {}
+                Ok(BallastAction::Made) => failed = false,
+                Ok(BallastAction::Released) => tracing::warn!(
                     path = %ballast.file.display(),
                     "the disk of etcd's data is full: the room that was kept for etcd is given up"
                 ),
-                Ok(Err(error)) if !failed => {
+                Err(error) if !failed => {
                     failed = true;
                     tracing::warn!(path = %ballast.file.display(), "no room is kept for etcd: {error:#}");
                 }
-                Ok(Err(_)) => {}
-                Err(error) => tracing::error!("the look at etcd's room ended early: {error:#}"),
+                Err(_) => {}
             }
-            let rest = cancel.run_until_cancelled(tokio::time::sleep(EVERY));
+            let rest = cancel.run_until_cancelled(tokio::time::sleep(pause));
             if pulse.wait(rest).await.is_none() {
                 return;
             }
         }
+    }
+
+    /// Time until the next check.
+    fn pause(&self) -> Duration {
+        let folder = self.file.parent().unwrap_or(&self.etcd);
+        let room = (self.look)(folder);
+        room.map_or(SOONEST_LOOK, |room| room.pause_above(release_limit(room)))
     }
 
     /// Checks the free space once.

@@ -1,7 +1,7 @@
 //! Eviction: stops instances when the disk with etcd and the containers is nearly full.
 //!
 //! The disk is checked every 2 s, as for the ballast: a program that writes as fast as it can fills
-//! the remaining space within seconds. Eviction begins when less than half of the free space that
+//! the remaining space within seconds. Far from that, up to 10 s pass between two checks. Eviction begins when less than half of the free space that
 //! `DiskPressure` requires is left ([`FreeSpaceThresholds`]). The instance with the largest use above its
 //! storage request is stopped ([`decide`]), one after the other, until there is enough space. The
 //! data that it wrote into its container is removed; the data of volumes stays. The instance starts
@@ -40,7 +40,7 @@ use crate::{
     disk::{
         foreign_disks::ForeignDisks,
         pressure as disks,
-        pressure::{FreeSpace, ReadFreeSpace},
+        pressure::{FreeSpace, ReadFreeSpace, SOONEST_LOOK},
     },
     service::{paths, supervisor::DesiredList},
 };
@@ -54,8 +54,6 @@ use kat_types::{
     resource::AgentConfig,
 };
 
-/// Interval of the checks.
-const EVERY: Duration = Duration::from_secs(2);
 /// Longest measurement of all instances; an instance that is not measured by then counts as 0
 /// bytes, unfinished.
 const MEASURE_LIMIT: Duration = Duration::from_secs(10);
@@ -249,11 +247,12 @@ impl Evictor {
         loop {
             let listed = lists.borrow().clone();
             let step = tokio::task::spawn_blocking(move || {
-                evictor.step(&listed);
-                evictor
+                let pause = evictor.step(&listed);
+                (evictor, pause)
             });
-            evictor = match pulse.wait(step).await {
-                Ok(evictor) => evictor,
+            let pause;
+            (evictor, pause) = match pulse.wait(step).await {
+                Ok(done) => done,
                 Err(error) => {
                     tracing::error!("the look at the disks ended early: {error:#}");
                     return;
@@ -265,16 +264,16 @@ impl Evictor {
                 *present = now;
                 differs
             });
-            let rest = cancel.run_until_cancelled(tokio::time::sleep(EVERY));
+            let rest = cancel.run_until_cancelled(tokio::time::sleep(pause));
             if pulse.wait(rest).await.is_none() {
                 return;
             }
         }
     }
 
-    /// Checks once, and changes the set of evicted instances. Blocks for as long as the disks do,
-    /// within limits.
-    fn step(&mut self, listed: &DesiredList) {
+    /// Checks once, and changes the set of evicted instances; returns the time until the next check.
+    /// Blocks for as long as the disks do, within limits.
+    fn step(&mut self, listed: &DesiredList) -> Duration {
         let now = (self.monotonic)();
         let before = self.records.clone();
         if listed.known {
@@ -284,9 +283,10 @@ impl Evictor {
                 assigned.is_some_and(Assignment::is_run)
             });
         }
-        if let Some(rooms) = self.rooms() {
-            self.release(&rooms, now);
-            for (path, room) in &rooms {
+        let rooms = self.rooms();
+        if let Some(rooms) = &rooms {
+            self.release(rooms, now);
+            for (path, room) in rooms {
                 if let Some((lack, margin)) = self.lack(*room) {
                     self.make_room(listed, (path, *room), (lack, margin), now);
                 }
@@ -299,6 +299,22 @@ impl Evictor {
                 "which instances are evicted is not kept over a restart of the agent: {error:#}"
             );
         }
+        self.pause(&rooms.unwrap_or_default())
+    }
+
+    /// Time until the next check. While an instance is evicted, or inodes get scarce, it is short.
+    fn pause(&self, rooms: &[(PathBuf, FreeSpace)]) -> Duration {
+        let is_stopped = self.records.values().any(|one| one.is_stopped);
+        let lacks_inodes = |room: &FreeSpace| {
+            room.inodes > 0 && room.free_inodes < FreeSpaceThresholds::of_inodes(*room).calm
+        };
+        if is_stopped || rooms.iter().any(|(_, room)| lacks_inodes(room)) {
+            return SOONEST_LOOK;
+        }
+        let pauses = rooms
+            .iter()
+            .map(|(_, room)| room.pause_above(self.margin(*room).least));
+        pauses.min().unwrap_or(SOONEST_LOOK)
     }
 
     /// The guarded file systems without duplicates; `None` where their state can't be read.

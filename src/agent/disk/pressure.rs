@@ -29,6 +29,12 @@ use kat_types::{
 
 /// Interval of the checks.
 const EVERY: Duration = Duration::from_secs(10);
+/// Shortest and longest pause between two looks at a disk that must not run full.
+pub(crate) const SOONEST_LOOK: Duration = Duration::from_secs(2);
+const LATEST_LOOK: Duration = Duration::from_secs(10);
+/// Bytes in a second that programs write at most. A program that writes as fast as it can fills a
+/// disk's last bytes within seconds.
+const FASTEST_WRITES: u64 = 4 << 30;
 /// Longest check: a network file system whose server is gone would block it forever.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 /// Largest default of the required free space in bytes; the default is a tenth of the file system.
@@ -50,6 +56,15 @@ pub(crate) struct FreeSpace {
     pub inodes: u64,
     /// Inodes that are free for every user.
     pub free_inodes: u64,
+}
+
+impl FreeSpace {
+    /// Time until the next look at a file system of which `least` bytes must stay free: half of what
+    /// programs need at least to use up the others, within limits.
+    pub(crate) fn pause_above(&self, least: u64) -> Duration {
+        let seconds = self.free_bytes.saturating_sub(least) / FASTEST_WRITES / 2;
+        Duration::from_secs(seconds).clamp(SOONEST_LOOK, LATEST_LOOK)
+    }
 }
 
 /// Reads the state of the file system that contains a path.
@@ -80,6 +95,8 @@ pub(crate) struct DiskWatch {
     look: ReadFreeSpace,
     /// By path: the device number of the file system, and the message.
     short: Mutex<ShortDisks>,
+    /// The file system of `/var/lib/kat` when it was last measured.
+    state: Mutex<Option<FreeSpace>>,
 }
 
 /// What was found out about the file system of a path.
@@ -115,6 +132,7 @@ impl DiskWatch {
             wanted: config.disk_free,
             look,
             short: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
@@ -207,6 +225,9 @@ impl DiskWatch {
                     continue;
                 }
             };
+            if self.paths.first() == Some(&path) {
+                *self.state.lock() = Some(room);
+            }
             if devices.contains(&room.device) {
                 continue;
             }
@@ -228,6 +249,11 @@ impl DiskWatch {
             *self.short.lock() = now;
         }
         changed
+    }
+
+    /// The file system of `/var/lib/kat` when it was last measured; `None` before that.
+    pub(crate) fn state_space(&self) -> Option<FreeSpace> {
+        *self.state.lock()
     }
 
     fn short_disks(&self) -> ShortDisks {
@@ -327,6 +353,24 @@ pub(crate) fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_is_looked_at_sooner_the_fewer_bytes_are_free_above_its_limit() {
+        let pause = |free_bytes| {
+            let room = FreeSpace {
+                device: 1,
+                bytes: 1 << 40,
+                free_bytes,
+                inodes: 0,
+                free_inodes: 0,
+            };
+            room.pause_above(10 << 30).as_secs()
+        };
+        assert_eq!(pause(0), 2);
+        assert_eq!(pause(26 << 30), 2);
+        assert_eq!(pause(50 << 30), 5);
+        assert_eq!(pause(1 << 40), 10);
+    }
 
     const GIB: u64 = 1 << 30;
 

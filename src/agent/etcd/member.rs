@@ -28,8 +28,8 @@ use kat_api::JoiningState;
 use kat_host::users::Users;
 use kat_leader as leader;
 use kat_leader::{
-    BackupsConfig, EtcdMembers, LeaderConfig, LeaderHandle, MemberClients, MembersConfig,
-    RotationConfig, TakeoverConfig,
+    BackupsConfig, EtcdMembers, InstantAcme, LeaderConfig, LeaderHandle, MemberClients,
+    MembersConfig, OrderedCertificatesConfig, RotationConfig, TakeoverConfig,
 };
 use kat_render::{ETCD_QUOTA, Renderer};
 use kat_store::{EtcdStore, StateFeed, StoreError};
@@ -162,6 +162,13 @@ impl RunningMember {
         };
         let members = leader::keep_members(handle.clone(), members, cancel.clone());
         loops.add("members of the store", members);
+        let certificates = OrderedCertificatesConfig {
+            clock: Arc::clone(&clock),
+            server: Arc::new(InstantAcme),
+            pulses: pulses.clone(),
+        };
+        let certificates = leader::keep_certificates(handle.clone(), certificates, cancel.clone());
+        loops.add("ordered certificates", certificates);
         let backups = BackupsConfig {
             node: identity.node.clone(),
             clock,

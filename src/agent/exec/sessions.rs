@@ -11,7 +11,11 @@ use kat_api::{
     ApiError, InputFrames, InstanceSessions, OutputFrames, SessionError, SessionRequest,
 };
 use kat_client::{ClientError, SessionInput, SessionOutput};
-use kat_types::{api::NodeUsage, encoding::frames::OutputFrame, store::snapshot::InstanceEntry};
+use kat_types::{
+    api::{NodeMeasurements, NodeUsage},
+    encoding::frames::OutputFrame,
+    store::snapshot::InstanceEntry,
+};
 
 /// Sessions with all instances of the cluster.
 pub(crate) struct ClusterSessions {
@@ -63,6 +67,15 @@ impl InstanceSessions for ClusterSessions {
         let client = self.agents.client(node).map_err(SessionError::Away)?;
         let usage = client.node_usage(node).await;
         usage.map_err(|error| refused(node, &error))
+    }
+
+    async fn measurements(&self, node: &str) -> Result<NodeMeasurements, SessionError> {
+        if node == self.node {
+            return self.here.measurements(node).await;
+        }
+        let client = self.agents.client(node).map_err(SessionError::Away)?;
+        let measured = client.node_metrics(node).await;
+        measured.map_err(|error| refused(node, &error))
     }
 }
 

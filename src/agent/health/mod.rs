@@ -7,10 +7,16 @@
 pub(crate) mod exec;
 pub(crate) mod probe;
 pub(crate) mod progress;
+pub(crate) mod results;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -22,6 +28,7 @@ use tokio::{
 use self::{
     probe::{ProbeCheck, ProbeNetwork},
     progress::HealthProgress,
+    results::ProbeResults,
 };
 use crate::exec::cgroup::RunningContainer;
 use kat_systemd::UnitManager;
@@ -56,12 +63,16 @@ pub(crate) struct ProbeTools {
     pub root: PathBuf,
     /// Microseconds of the monotonic clock.
     pub monotonic: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Where probes are counted.
+    pub results: ProbeResults,
 }
 
 /// The probes of one user's instances.
 pub(crate) struct Probes {
     means: ProbeTools,
     running: BTreeMap<String, RunningProbe>,
+    /// The instances that may have counts in the results.
+    probed: BTreeSet<String>,
     changed: Arc<Notify>,
 }
 
@@ -82,6 +93,7 @@ impl Probes {
         Self {
             means,
             running: BTreeMap::new(),
+            probed: BTreeSet::new(),
             changed: Arc::default(),
         }
     }
@@ -95,6 +107,7 @@ impl Probes {
         let progress = Arc::new(Mutex::new(subject.known.clone().unwrap_or_default()));
         let run = subject.run;
         let prober = Prober {
+            instance: instance.to_owned(),
             means: self.means.clone(),
             progress: Arc::clone(&progress),
             changed: Arc::clone(&self.changed),
@@ -106,6 +119,7 @@ impl Probes {
             task: tokio::spawn(prober.probe()),
         };
         self.running.insert(instance.to_owned(), running);
+        self.probed.insert(instance.to_owned());
     }
 
     /// Stops to probe an instance.
@@ -116,6 +130,13 @@ impl Probes {
     /// Keeps the instances that `keep` accepts.
     pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.running.retain(|instance, _| keep(instance));
+        self.probed.retain(|instance| {
+            let stays = keep(instance);
+            if !stays {
+                self.means.results.forget(instance);
+            }
+            stays
+        });
     }
 
     /// The health of a probed instance.
@@ -131,6 +152,7 @@ impl Probes {
 }
 
 struct Prober {
+    instance: String,
     subject: ProbedInstance,
     means: ProbeTools,
     progress: Arc<Mutex<HealthProgress>>,
@@ -149,7 +171,10 @@ impl Prober {
             if in_turn {
                 turn = Instant::now() + period;
             }
+            let began = Instant::now();
             let result = self.ask().await;
+            let results = &self.means.results;
+            results.count(&self.instance, result.is_ok(), began.elapsed());
             let pause = pauses.next_pause();
             let next = match self.record(result, in_turn) {
                 // The container may become ready at any moment.
@@ -179,6 +204,7 @@ impl Prober {
             manager,
             root,
             monotonic,
+            results: _,
         } = &self.means;
         let asked = async {
             match &self.subject.target {

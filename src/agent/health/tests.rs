@@ -34,6 +34,7 @@ struct Bench {
     manager: Arc<FakeManager>,
     root: tempfile::TempDir,
     probes: Probes,
+    results: ProbeResults,
 }
 
 impl Bench {
@@ -46,17 +47,20 @@ impl Bench {
         });
         let manager = Arc::new(FakeManager::new("user 20000"));
         let root = tempfile::tempdir().unwrap();
+        let results = ProbeResults::default();
         let probes = Probes::new(ProbeTools {
             network: Arc::<Answers>::clone(&answers),
             manager: Arc::<FakeManager>::clone(&manager),
             root: root.path().to_owned(),
             monotonic: Arc::new(|| 7),
+            results: results.clone(),
         });
         Self {
             answers,
             manager,
             root,
             probes,
+            results,
         }
     }
 
@@ -128,6 +132,27 @@ async fn the_first_result_is_there_at_once_and_the_next_after_a_period() {
     assert_eq!(bench.now(), (Health::Healthy, String::new()));
     later(25_000).await;
     assert_eq!(bench.asked(), [0, 10_000, 20_000]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn probes_are_counted_over_all_containers_until_the_instance_is_gone() {
+    let mut bench = Bench::new(Ok(200));
+    bench.answers.takes.store(250, Ordering::SeqCst);
+    bench.begin(1, HealthCheck::default(), 0, None);
+    assert_eq!(bench.results.of("web-aaaaa"), None);
+    later(11_000).await;
+    bench.answer(Ok(503));
+    // Another container of the same instance, whose early probes count as well.
+    bench.begin(2, HealthCheck::default(), 0, None);
+    later(800).await;
+    let counted = bench.results.of("web-aaaaa").unwrap();
+    assert_eq!((counted.succeeded, counted.failed), (2, 2));
+    assert!((counted.last_seconds - 0.25).abs() < 0.01, "{counted:?}");
+    bench.probes.end("web-aaaaa");
+    bench.probes.retain(|instance| instance == "web-aaaaa");
+    assert!(bench.results.of("web-aaaaa").is_some());
+    bench.probes.retain(|_| false);
+    assert_eq!(bench.results.of("web-aaaaa"), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,6 +11,7 @@ use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{JoinPeer, Reach},
     assignment::DesiredRun,
+    machine::isolation::{ISOLATION_FILE, IsolationRules},
     machine::network::{
         DNS_FILE, DnsRecords, FencedInstance, HOST_PORTS_FILE, HostPortNetwork, HostPortParts,
         INSTANCES_FILE, InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE,
@@ -20,6 +21,7 @@ use kat_types::{
     resource::{OnPartition, Protocol},
     services::{BackendState, ServiceAddress, ServiceBalance, host_port_statuses},
     store::{keys, transaction::KeyValue},
+    virtual_addresses::{AddressGrants, GRANTS_FILE},
 };
 
 /// Seconds between two WireGuard keepalive packets; most NAT routers drop a mapping after 30 s or
@@ -79,6 +81,16 @@ impl NetworkFiles {
         self.write(HOST_PORTS_FILE, parts)
     }
 
+    /// Writes who may reach whom.
+    pub fn write_isolation(&self, rules: &IsolationRules) -> Result<bool, FileError> {
+        self.write(ISOLATION_FILE, rules)
+    }
+
+    /// Writes which virtual addresses this machine is to hold.
+    pub fn write_virtual_addresses(&self, grants: &AddressGrants) -> Result<bool, FileError> {
+        self.write(GRANTS_FILE, grants)
+    }
+
     /// Writes the service addresses.
     pub fn write_services(&self, services: &Services) -> Result<bool, FileError> {
         self.write(SERVICES_FILE, services)
@@ -127,6 +139,7 @@ pub(crate) fn instances(desired: &DesiredState, options: &MachineOptions) -> Ins
                     loopback: options.allows_loopback(assignment, port.port),
                 })
                 .collect(),
+            machine_access: options.machine_access(assignment),
         };
         (assignment.instance.clone(), network)
     });
@@ -227,7 +240,7 @@ pub(crate) fn transport(protocol: Protocol) -> Transport {
 }
 
 /// The keys below a prefix, each without the prefix.
-fn entries_below<'a>(
+pub(super) fn entries_below<'a>(
     entries: &'a MirrorEntries,
     prefix: &'a str,
 ) -> impl Iterator<Item = (&'a str, &'a KeyValue)> {
@@ -236,7 +249,7 @@ fn entries_below<'a>(
         .map_while(move |(key, entry)| key.strip_prefix(prefix).map(|rest| (rest, entry.as_ref())))
 }
 
-fn read<T: DeserializeOwned>(entry: &KeyValue) -> Option<T> {
+pub(super) fn read<T: DeserializeOwned>(entry: &KeyValue) -> Option<T> {
     let read = serde_json::from_slice(&entry.value);
     read.inspect_err(|error| tracing::error!(key = entry.key, "it can't be read: {error:#}"))
         .ok()

@@ -93,7 +93,7 @@ pub(crate) fn in_use(assignment: &Assignment, listeners: &dyn HostListeners) -> 
 }
 
 /// `host port 80/TCP is in use by nginx (pid 812, nginx.service)`
-fn sentence(listener: &Listener) -> String {
+pub(crate) fn sentence(listener: &Listener) -> String {
     let Listener { port, .. } = listener;
     let protocol = match listener.protocol {
         facts::SocketProtocol::Tcp => Protocol::Tcp.word(),

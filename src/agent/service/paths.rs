@@ -65,6 +65,8 @@ pub(crate) const REACHED: &str = "/run/kat/reached";
 pub(crate) const EVICTED: &str = "/run/kat/evicted.json";
 /// The API's socket for members of the group `kat`.
 pub(crate) const API_SOCKET: &str = "/run/kat/api.sock";
+/// Users of the machine that KAT needs.
+pub(crate) const SYSUSERS: &str = "/etc/sysusers.d/kat.conf";
 /// Folder of the system manager's unit files and drop-ins.
 pub(crate) const SYSTEM_UNITS: &str = "/etc/systemd/system";
 

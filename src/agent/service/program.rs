@@ -369,9 +369,8 @@ fn confirmed() -> anyhow::Result<bool> {
             "this stops and removes every workload on this machine, and its part of the cluster's store; without a terminal it needs --yes"
         );
     }
-    asked(
-        "this stops and removes every workload on this machine, with its images, and its part of the\ncluster's store: on the only machine that holds it, that is the end of the cluster; continue? [y/N] ",
-    )
+    let question = reset::question::question();
+    asked(&format!("{question}; continue? [y/N] "))
 }
 
 /// Asks on the terminal.

@@ -20,7 +20,7 @@ use crate::{
     NetworkFiles, Statuses,
     cluster::{cluster_cache::ClusterCache, keys::MachineKeys, peer_agents::PeerAgents},
     commands::{recovery::replaced_text, setup},
-    desired_state::instance_history::InstanceHistory,
+    desired_state::{instance_history::InstanceHistory, settings::FollowedSettings},
     etcd::{member::etcd_group, membership},
     exec::{LocalSessions, sessions::ClusterSessions},
     local_api::{
@@ -35,7 +35,10 @@ use kat_api::{ApiConfig, ApiLimits, InstanceLogs, InstanceSessions};
 use kat_leader::LeaderHandle;
 use kat_store::AbsentStore;
 use kat_systemd::UnitManager;
-use kat_types::machine::network::{self, NodeNetwork, PeerMachines};
+use kat_types::machine::{
+    fence::BootTime,
+    network::{self, NodeNetwork, PeerMachines},
+};
 
 /// Pause before a step that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -62,7 +65,8 @@ pub(super) async fn run(
     loops.status.say(&text);
     let files = NetworkFiles::new(network::FOLDER.into());
 
-    let tools = Arc::new(tools(identity, config, managers).await?);
+    let settings = FollowedSettings::new(&identity.cluster.spec, BootTime::default());
+    let tools = Arc::new(tools(identity, config, managers, &settings).await?);
     let statuses = Statuses::default();
     let (_listed_now, lists) = watch::channel(stopped);
     let mut supervisor = Supervisor::new(Arc::clone(&tools), statuses, files.clone());

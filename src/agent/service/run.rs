@@ -51,6 +51,7 @@ use crate::{
     },
     exec::{LocalSessions, sessions::ClusterSessions},
     images::{collector::Collector, unused::ImageCare},
+    ingress::follow::IngressFollower,
     local_api::{
         listeners::{
             agent_listener, agent_tls, all_own_instances, known_peers, listeners, own_instances,
@@ -59,7 +60,11 @@ use crate::{
         logs::{ClusterLogs, JournalLogs},
         standalone as local,
     },
-    network::{host_ports::SystemListeners, kat_net_probe::KatNetProbe},
+    metrics::{LastMeasurement, MachineMeasurer},
+    network::{
+        host_ports::SystemListeners, kat_net_probe::KatNetProbe,
+        virtual_addresses::ReleaseDeadlines,
+    },
     reporter::{LeaderSilence, OwnLeaderFirst},
     secrets::Secrets,
     service::{
@@ -95,6 +100,7 @@ use kat_types::{
         root::Root,
     },
     resource::AgentConfig,
+    virtual_addresses::RELEASE_FILE,
 };
 
 /// Runs until SIGTERM, which leaves every workload running.
@@ -141,7 +147,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         &mut loops,
         &machine,
         &credentials,
-        (&workloads, &cluster, &certificates),
+        (&workloads, &cluster, &certificates, &told),
     )?;
     follow_state(
         &mut loops,
@@ -288,7 +294,9 @@ async fn workloads(
     let statuses = Statuses::default();
     let network = NetworkFiles::new(network::FOLDER.into());
     network.write_node(&setup::node_network(identity, config))?;
-    let tools = Arc::new(tools(identity, config, managers).await?);
+    let boot_clock = boot_clock();
+    let settings = FollowedSettings::new(&identity.cluster.spec, boot_clock());
+    let tools = Arc::new(tools(identity, config, managers, &settings).await?);
     let host_files = host_files::needed_files(&tools.renderer, &tools.settings, identity, known)?;
     host_files::renew(&host_files, managers.system().as_ref()).await?;
     let mut supervisor = Supervisor::new(Arc::clone(&tools), statuses.clone(), network.clone());
@@ -300,10 +308,8 @@ async fn workloads(
         path: paths::REACHED.into(),
         deadlines: network::DEADLINES_FILE.into(),
     };
-    let boot_clock = boot_clock();
     let (reached_now, reached) = watch::channel(memory.recall(boot_clock()));
     let (fenced_now, fenced) = watch::channel(DesiredList::default());
-    let settings = FollowedSettings::new(&identity.cluster.spec, boot_clock());
     let fence = fence::PartitionFence {
         settings: settings.clone(),
         list_age: fence::LIST_AGE,
@@ -523,7 +529,7 @@ fn servers(
     loops: &mut AgentLoops,
     machine: &Machine,
     Credentials { keys, known }: &Credentials,
-    (workloads, cluster, certificates): (&Workloads, &Cluster, &ServerCertificates),
+    (workloads, cluster, certificates, told): (&Workloads, &Cluster, &ServerCertificates, &Told),
 ) -> anyhow::Result<()> {
     let Machine {
         identity, managers, ..
@@ -539,10 +545,19 @@ fn servers(
         node: identity.node.clone(),
         history: workloads.history.clone(),
     });
-    let sessions_here: Arc<dyn InstanceSessions> = Arc::new(LocalSessions::new(
-        Arc::clone(managers),
-        tools.root.path().to_owned(),
-    ));
+    let measurer = MachineMeasurer {
+        instances: all_own_instances(identity, &lists.subscribe()),
+        statuses: workloads.statuses.clone(),
+        disks: Arc::clone(&workloads.disks),
+        system: managers.system(),
+        report: told.report.subscribe(),
+        reached: workloads.reached.subscribe(),
+        data_path_silent: told.data_path_silent.subscribe(),
+        boot_clock: boot_clock(),
+        last: LastMeasurement::default(),
+    };
+    let sessions_here = LocalSessions::new(Arc::clone(managers), tools.root.path().to_owned());
+    let sessions_here: Arc<dyn InstanceSessions> = Arc::new(sessions_here.measured_by(measurer));
     let agents = PeerAgents::new(identity, keys, known);
     let port = AgentPort {
         listener: agent_listener(identity)?,
@@ -601,7 +616,10 @@ fn servers(
 fn follow_state(
     loops: &mut AgentLoops,
     Machine {
-        identity, config, ..
+        identity,
+        config,
+        managers,
+        ..
     }: &Machine,
     credentials: &Credentials,
     (workloads, cluster): (&Workloads, &Cluster),
@@ -639,6 +657,27 @@ fn follow_state(
         cancel.clone(),
     );
     loops.add_blocking("network's files", network);
+    let deadlines = ReleaseDeadlines {
+        path: RELEASE_FILE.into(),
+        reached: workloads.reached.subscribe(),
+        settings: workloads.settings.clone(),
+        pulses: pulses.clone(),
+    };
+    loops.add_blocking(
+        "deadline of virtual addresses",
+        deadlines.run(cancel.clone()),
+    );
+    let routes = IngressFollower {
+        identity: Arc::clone(identity),
+        state: cluster.state.clone(),
+        system: managers.system(),
+        listeners: Arc::clone(&workloads.tools.listeners),
+        statuses: workloads.statuses.clone(),
+        pulses: pulses.clone(),
+        port_was_taken: false,
+        challenges: Default::default(),
+    };
+    loops.add_blocking("routes", routes.run(cancel.clone()));
     let known = follow_known(
         Arc::clone(identity),
         cluster.state.clone(),
@@ -822,6 +861,7 @@ pub(super) async fn tools(
     identity: &MachineIdentity,
     config: &AgentConfig,
     managers: &Arc<dyn ManagerSource>,
+    settings: &FollowedSettings,
 ) -> anyhow::Result<WorkerTools> {
     let base = &identity.cluster.spec.volume_base_path;
     let root = Root::new("/");
@@ -834,6 +874,7 @@ pub(super) async fn tools(
         logs: Arc::new(Journal::new()),
         settings: render_settings(identity),
         domain: identity.cluster.spec.cluster_domain.clone(),
+        cluster_settings: settings.clone(),
         overlay_address: identity.overlay_address(),
         root: root.clone(),
         monotonic: Arc::new(crate::cluster::machine::monotonic_microseconds),

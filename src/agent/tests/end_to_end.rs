@@ -39,6 +39,8 @@ fn seed(store: &MemoryStore) {
                 created,
                 deleting: false,
                 quota: Default::default(),
+                access: Default::default(),
+                ingress_hosts: None,
             },
         ),
         put(
@@ -79,6 +81,7 @@ fn meta(generation: u64, deleting: bool) -> WorkloadMeta {
         deletes_volumes: false,
         paused: false,
         restarted: None,
+        stopped: None,
         image: Default::default(),
     }
 }

@@ -31,7 +31,7 @@ use super::{
     worker::WorkerTools,
 };
 use crate::{
-    desired_state::desired::DesiredState,
+    desired_state::{desired::DesiredState, settings::FollowedSettings},
     disk::{eviction::EvictedInstances, foreign_disks::ForeignDisks},
     images::unused::ImageCare,
     service::paths::QUADLETS,
@@ -60,8 +60,8 @@ use kat_types::{
         root::Root,
     },
     resource::{
-        AgentConfig, Container, DEVICE_GROUPS, OnPartition, RestartCondition, RestartPolicy,
-        WorkloadType,
+        AgentConfig, ClusterSpec, Container, DEVICE_GROUPS, OnPartition, RestartCondition,
+        RestartPolicy, WorkloadType,
     },
 };
 
@@ -147,6 +147,7 @@ impl Bench {
             logs: Arc::<Logs>::clone(&logs),
             settings: RenderSettings::default(),
             domain: "cluster.local".to_owned(),
+            cluster_settings: FollowedSettings::new(&ClusterSpec::default(), BootTime::default()),
             overlay_address: Ipv4Addr::new(10, 100, 0, 1),
             root: tree.clone(),
             monotonic: Arc::new(move || microseconds(started)),
@@ -391,11 +392,13 @@ pub(super) fn assignment(index: u32, name: &str) -> Assignment {
             reset_seconds: 3600,
         },
         on_partition: OnPartition::Keep,
+        machine_access: Vec::new(),
         volumes: Vec::new(),
         carried: None,
         wanted: DesiredRun::Running,
         secrets: None,
         logins: None,
+        run: None,
         not_understood: None,
     }
 }

@@ -6,6 +6,7 @@ mod early_units;
 mod fence;
 mod health;
 mod restarts;
+mod resting;
 mod sidecars;
 mod starts;
 mod stops;

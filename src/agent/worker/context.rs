@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
-    JOB_MARGIN, LONGEST_SLEEP, WorkerError, WorkerTools, ignore_missing,
+    JOB_MARGIN, LONGEST_DUE, LONGEST_SLEEP, WorkerError, WorkerTools, ignore_missing,
     running::{
         jobs::Jobs,
         pulls::ImageMemory,
         restarts::RestartCounts,
-        saved_state::{InstanceNote, SavedNotes},
+        saved_state::{BegunNote, InstanceNote, SavedNotes},
     },
     unit_state::{early_units::ReloadDue, unit_files::UnitFolder},
 };
@@ -34,6 +34,8 @@ pub(crate) struct UserContext {
     pub has_logins: bool,
     pub restarts: RestartCounts,
     pub notes: SavedNotes<InstanceNote>,
+    /// Instances of Jobs that have begun.
+    pub begun: SavedNotes<BegunNote>,
     pub probes: Probes,
     pub reload_due: ReloadDue,
     /// Time until the next pass, where no event arrives earlier.
@@ -49,6 +51,7 @@ impl UserContext {
             manager: Arc::clone(&manager),
             root: root.to_owned(),
             monotonic: Arc::clone(&tools.monotonic),
+            results: statuses.probes().clone(),
         });
         let folder = UnitFolder::new(&tools.root, user.uid);
         Self {
@@ -59,6 +62,7 @@ impl UserContext {
             has_logins: false,
             restarts: RestartCounts::read(root, user.uid),
             notes: SavedNotes::read(root, "instances", user.uid),
+            begun: SavedNotes::read_lasting(root, "job-starts", user.uid),
             probes,
             wake: LONGEST_SLEEP,
             manager,
@@ -68,9 +72,10 @@ impl UserContext {
         }
     }
 
-    /// Makes the next pass start after this time at the latest.
+    /// Makes the next pass start after this time at the latest. A longer pause than [`LONGEST_SLEEP`]
+    /// counts too: a user with anything due does not rest.
     pub(crate) fn wake_within(&mut self, pause: Duration) {
-        self.wake = self.wake.min(pause);
+        self.wake = self.wake.min(pause).min(LONGEST_DUE);
     }
 
     /// Microseconds of the monotonic clock.
@@ -134,6 +139,12 @@ impl UserContext {
             tracing::warn!(
                 user = self.user.name,
                 "what is known of instances can't be kept: {error:#}"
+            );
+        }
+        if let Err(error) = self.begun.store() {
+            tracing::warn!(
+                user = self.user.name,
+                "which instances of Jobs have begun can't be kept: {error:#}"
             );
         }
     }

@@ -13,6 +13,7 @@ mod images;
 mod last_run;
 mod mounts;
 mod reports;
+mod resting;
 mod starting;
 pub(crate) mod stopping;
 mod usage;
@@ -25,6 +26,7 @@ use self::{
     containers::SidecarMemory,
     health::Healing,
     last_run::LastRun,
+    resting::RestingInstance,
     starting::StartTrouble,
     stopping::{StopCourse, StopTrouble},
     usage::UsageReading,
@@ -61,6 +63,8 @@ pub(crate) struct Instance {
     healing: Healing,
     sidecars: SidecarMemory,
     usage: Option<UsageReading>,
+    /// Set where the last pass left it running with nothing to do.
+    rest: Option<RestingInstance>,
 }
 
 impl Instance {

@@ -12,6 +12,7 @@
 pub(crate) mod context;
 pub(crate) mod instance;
 pub(crate) mod reports;
+mod resting;
 pub(crate) mod running;
 pub(crate) mod unit_state;
 pub(crate) mod users;
@@ -19,7 +20,6 @@ pub(crate) mod users;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
-    ops::ControlFlow,
     sync::Arc,
     time::Duration,
 };
@@ -30,12 +30,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Statuses, health::probe::ProbeNetwork, secrets::Secrets, volumes::Volumes};
 use crate::{
+    desired_state::settings::FollowedSettings,
     images::unused::ImageCare,
     network::host_ports::HostListeners,
     volumes::carried_files::CarriedError,
     worker::{
         context::UserContext,
         instance::Instance,
+        resting::Rest,
         running::jobs::{FailedJob, FinishedJob, InstanceOutcome},
         unit_state::{early_units::UnitGenerator, unit_files::FilesError},
         users::{accounts::UserAccounts, machine_options::MachineOptions, user::AccountState},
@@ -52,8 +54,12 @@ use kat_types::{
     reason::Reason,
 };
 
-/// Longest time between two passes, even when no event arrives.
+/// Longest time between two looks at the instances, even when no event arrives. Those that run and
+/// need nothing are looked at more briefly than by a pass ([`resting`]).
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+/// Longest time until the next pass where anything is due later. It differs from [`LONGEST_SLEEP`],
+/// after which nothing is due.
+const LONGEST_DUE: Duration = Duration::from_millis(29_999);
 /// Pause between an event and its pass while an instance starts. A manager serves calls before it
 /// goes on with its jobs, and each start makes several events: passes at once would delay it. The
 /// end of a job is not waited for.
@@ -77,6 +83,8 @@ pub struct WorkerTools {
     pub settings: RenderSettings,
     /// Domain suffix of the cluster's DNS names.
     pub domain: String,
+    /// Settings of the cluster, which may change.
+    pub cluster_settings: FollowedSettings,
     /// This machine's overlay address, at which its DNS server answers.
     pub overlay_address: Ipv4Addr,
     /// `/` on a real machine.
@@ -166,6 +174,7 @@ pub(crate) struct Worker {
     instances: BTreeMap<String, Instance>,
     /// Why the last pass was aborted.
     trouble: Option<(Reason, String)>,
+    rest: Option<Rest>,
     /// Reports the loop's liveness to the watchdog.
     pub pulses: LoopPulses,
 }
@@ -185,6 +194,7 @@ impl Worker {
             events: None,
             instances: BTreeMap::new(),
             trouble: None,
+            rest: None,
             pulses: LoopPulses::default(),
         }
     }
@@ -202,13 +212,17 @@ impl Worker {
             .statuses
             .set_user(self.context.user.index, true);
         let pulse = self.pulses.watch("a workload user's worker");
+        // Nothing but time went by since the last look.
+        let mut is_periodic = false;
         loop {
             self.context.wake = LONGEST_SLEEP;
-            let desired = self.desired.borrow_and_update().clone();
-            drop_unread_events(&mut self.events);
+            let (desired, is_changed) = {
+                let desired = self.desired.borrow_and_update();
+                (desired.clone(), desired.has_changed())
+            };
             let passed = tokio::select! {
                 biased;
-                passed = self.pass(&desired, &pulse) => Some(passed),
+                passed = self.look(&desired, is_periodic && !is_changed, &pulse) => Some(passed),
                 // The agent's stop does not wait for a manager that does not answer.
                 () = long_cancelled(&cancel) => None,
             };
@@ -226,23 +240,26 @@ impl Worker {
             let news = async {
                 tokio::select! {
                     biased;
-                    () = cancel.cancelled() => ControlFlow::Break(()),
+                    () = cancel.cancelled() => WorkerNews::End,
                     changed = self.desired.changed() => match changed {
-                        Ok(()) => ControlFlow::Continue(None),
-                        Err(_) => ControlFlow::Break(()),
+                        Ok(()) => WorkerNews::Change,
+                        Err(_) => WorkerNews::End,
                     },
-                    Some(done) = self.context.jobs.next() => ControlFlow::Continue(Some(done)),
-                    () = settled_event(&mut self.events, settles) => ControlFlow::Continue(None),
-                    () = self.context.probes.changed() => ControlFlow::Continue(None),
-                    () = tokio::time::sleep(self.context.wake) => ControlFlow::Continue(None),
+                    Some(done) = self.context.jobs.next() => WorkerNews::Job(done),
+                    () = settled_event(&mut self.events, settles) => WorkerNews::Change,
+                    () = self.context.probes.changed() => WorkerNews::Change,
+                    () = tokio::time::sleep(self.context.wake) => WorkerNews::Time,
                 }
             };
-            match pulse.wait(news).await {
-                ControlFlow::Break(()) => return,
-                ControlFlow::Continue(Some(done)) => self.finish_job(done),
-                ControlFlow::Continue(None) => {}
+            let news = pulse.wait(news).await;
+            is_periodic = matches!(news, WorkerNews::Time);
+            match news {
+                WorkerNews::End => return,
+                WorkerNews::Job(done) => self.finish_job(done),
+                WorkerNews::Change | WorkerNews::Time => {}
             }
             while let Some(done) = self.context.jobs.try_next() {
+                is_periodic = false;
                 self.finish_job(done);
             }
         }
@@ -320,6 +337,26 @@ impl Worker {
         }
     }
 
+    /// Looks at the instances: briefly where that is enough, otherwise with a pass. True when nothing
+    /// of the user is left.
+    async fn look(
+        &mut self,
+        desired: &UserDesired,
+        is_periodic: bool,
+        pulse: &LoopPulse,
+    ) -> Result<bool, WorkerError> {
+        if is_periodic && self.look_at_rest(desired, pulse).await? {
+            return Ok(false);
+        }
+        // Only what this pass finds at rest is: it may be cut short, or leave an instance out.
+        self.rest = None;
+        self.instances.values_mut().for_each(Instance::wake);
+        drop_unread_events(&mut self.events);
+        let gone = self.pass(desired, pulse).await?;
+        self.record_rest(desired);
+        Ok(gone)
+    }
+
     /// Runs one pass; true when nothing of the user is left.
     async fn pass(
         &mut self,
@@ -366,6 +403,17 @@ impl Worker {
         self.trouble = None;
         Ok(false)
     }
+}
+
+/// Why a worker looks at its instances again.
+enum WorkerNews {
+    /// It has to end.
+    End,
+    /// The list, a unit or a health changed.
+    Change,
+    Job(Result<FinishedJob, FailedJob>),
+    /// It is time.
+    Time,
 }
 
 /// Ends [`LAST_PASS`] after `cancel`.

@@ -123,6 +123,18 @@ fn bounded(caller: &Caller, status: u16) -> Option<AuditedCaller> {
     (status >= 400).then(|| AuditedCaller::Refused(caller.to_string()))
 }
 
+/// Whether programs make such calls every few seconds: each machine reports, and Prometheus scrapes
+/// each. These have a line at the debug level alone, unless they are refused.
+fn is_periodic(operation: ApiOperation) -> bool {
+    matches!(
+        operation,
+        ApiOperation::ReportNode
+            | ApiOperation::Metrics
+            | ApiOperation::GetNodeMetrics
+            | ApiOperation::ListMetricsTargets
+    )
+}
+
 /// Writes the audit line. The query is left out; the path contains only names.
 pub(crate) async fn observe(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
@@ -139,12 +151,10 @@ pub(crate) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
         .map_or(&Caller::Anonymous, |handled| &handled.caller);
     let milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     api.bounded_lines.settle();
-    let heartbeat = handled
+    let periodic = handled
         .as_ref()
-        .is_some_and(|handled| handled.route.operation == ApiOperation::ReportNode);
-    // Every machine reports every few seconds, so an accepted report is logged only at the debug
-    // level.
-    if heartbeat && status < 400 {
+        .is_some_and(|handled| is_periodic(handled.route.operation));
+    if periodic && status < 400 {
         tracing::debug!(target: "audit", "{method} {path} {status} by {caller} from {source} in {milliseconds} ms");
     } else if bounded(caller, status).is_none_or(|whose| api.bounded_lines.take(whose)) {
         tracing::info!(target: "audit", "{method} {path} {status} by {caller} from {source} in {milliseconds} ms");

@@ -8,7 +8,7 @@ use crate::{
 use kat_types::api::{ClusterOverview, OverviewRelayState, Scope};
 
 /// The namespace of KAT's own workloads.
-pub(crate) const CORE_NAMESPACE: &str = "kat-core";
+pub(crate) use kat_types::resource::CORE_NAMESPACE;
 /// How local users of a machine without etcd bring rights of their own.
 const BRING_A_CONNECTION: &str = "or bring a connection: `katcall context add NAME --file FILE`, \
      or KAT_SERVER=127.0.0.1 with KAT_TOKEN and KAT_CA, which this machine passes on unopened";
@@ -310,6 +310,7 @@ mod tests {
             ("GET", "/version", "xardonmlsj"),
             ("GET", "/openapi.json", "ardonmls"),
             ("GET", "/metrics", "ar"),
+            ("GET", "/v1alpha1/metrics/targets", "ar"),
             ("GET", "/v1alpha1/namespaces", "ar"),
             ("POST", "/v1alpha1/namespaces", "a"),
             ("GET", "/v1alpha1/namespaces/{namespace}", "ard"),
@@ -348,6 +349,28 @@ mod tests {
             (
                 "PUT",
                 "/v1alpha1/n/{namespace}/workloads/{workload}/replicas",
+                "ad",
+            ),
+            (
+                "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/stop",
+                "ad",
+            ),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/stop",
+                "ad",
+            ),
+            ("GET", "/v1alpha1/runs", "ar"),
+            ("GET", "/v1alpha1/n/{namespace}/runs", "ard"),
+            (
+                "POST",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/runs",
+                "ad",
+            ),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/runs/{run}",
                 "ad",
             ),
             (
@@ -403,6 +426,12 @@ mod tests {
             ("GET", "/v1alpha1/instances", "ars"),
             ("GET", "/v1alpha1/n/{namespace}/instances", "ard"),
             ("GET", "/v1alpha1/n/{namespace}/instances/{instance}", "ard"),
+            ("GET", "/v1alpha1/routes", "ar"),
+            ("PUT", "/v1alpha1/routes", "a"),
+            ("DELETE", "/v1alpha1/routes", "a"),
+            ("GET", "/v1alpha1/n/{namespace}/routes", "ard"),
+            ("GET", "/v1alpha1/virtual-addresses", "ar"),
+            ("GET", "/v1alpha1/ingress/authority", "ardonmls"),
             ("GET", "/v1alpha1/volumes", "ar"),
             ("GET", "/v1alpha1/n/{namespace}/volumes", "ard"),
             (
@@ -440,6 +469,7 @@ mod tests {
             ("GET", "/v1alpha1/nodes", "ars"),
             ("GET", "/v1alpha1/nodes/{node}", "arns"),
             ("GET", "/v1alpha1/nodes/{node}/usage", "arns"),
+            ("GET", "/v1alpha1/nodes/{node}/metrics", "arns"),
             ("DELETE", "/v1alpha1/nodes/{node}", "an"),
             ("PUT", "/v1alpha1/nodes/{node}/drain", "an"),
             ("DELETE", "/v1alpha1/nodes/{node}/drain", "a"),
@@ -451,6 +481,7 @@ mod tests {
             ("GET", "/v1alpha1/nodes/{node}/membership", "n"),
             ("POST", "/v1alpha1/join", "j"),
             ("GET", "/v1alpha1/events", "ard"),
+            ("GET", "/v1alpha1/isolation", "ard"),
             ("GET", "/v1alpha1/config/cluster", "arj"),
             ("PUT", "/v1alpha1/config/cluster", "a"),
             ("GET", "/v1alpha1/config/cluster/revisions", "a"),

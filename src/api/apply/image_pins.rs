@@ -287,7 +287,11 @@ fn begins_a_version(apply: &WorkloadWrite<'_>, snapshot: &Snapshot) -> bool {
         // A rollback restores the images recorded with its generation.
         ApplyCause::RolledBack { .. } => false,
         ApplyCause::Restarted { at } => meta.restarted != Some(at),
-        ApplyCause::Applied | ApplyCause::Scaled { .. } | ApplyCause::ImageSet => {
+        ApplyCause::Applied
+        | ApplyCause::Scaled { .. }
+        | ApplyCause::ImageSet
+        | ApplyCause::Stopped { .. }
+        | ApplyCause::Started { .. } => {
             with_restart(&submission.template_hash, meta.restarted) != meta.template_hash
         }
     }

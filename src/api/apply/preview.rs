@@ -16,7 +16,9 @@ use crate::{
     errors::ApiError,
     handlers::workloads::workload_objects::WriteResult,
     server::work_permits::SharedTurns,
+    view::ApiView,
 };
+use jiff::Timestamp;
 use kat_leader::{Rehearsal, RehearsalResult};
 use kat_plan::{Snapshot, rollout_in_words};
 use kat_types::{
@@ -64,7 +66,7 @@ pub(crate) async fn of(api: &Arc<Api>, apply: &WorkloadWrite<'_>) -> Result<Writ
     let played = tokio::task::spawn_blocking(move || {
         rehearsal.write(&operations);
         let rehearsed = rehearsal.play(observed.clone(), now);
-        preview(&key, &before, &rehearsed, &observed)
+        preview(&key, &before, &rehearsed, &observed, now)
     });
     let preview = played
         .await
@@ -86,6 +88,8 @@ fn namespace_to_come(apply: &WorkloadWrite<'_>) -> Result<WriteOperation, ApiErr
         created: apply.now,
         deleting: false,
         quota: Default::default(),
+        access: Default::default(),
+        ingress_hosts: None,
     };
     crate::apply::put(keys::namespace(&apply.submission.namespace), &record)
 }
@@ -96,6 +100,7 @@ fn preview(
     before: &Snapshot,
     rehearsed: &RehearsalResult,
     observed: &ObservedReports,
+    now: Timestamp,
 ) -> Result<Preview, NotEncoded> {
     let after = &rehearsed.snapshot;
     let (old, new) = (before.workloads.get(key), after.workloads.get(key));
@@ -117,6 +122,14 @@ fn preview(
         fields: fields::changes(old.map(AsRef::as_ref), new.map(AsRef::as_ref))?,
         files: files::changes(old.map(AsRef::as_ref), new.map(AsRef::as_ref)),
         units: units::changes(&fates, &before.cluster),
+        routes: ApiView {
+            snapshot: after,
+            observed,
+            leader: None,
+            store: None,
+            now,
+        }
+        .routes_of(key),
         blocked: fates.blocked.clone(),
         instances: fates.changes(old.is_none()),
         complete: rehearsed.complete,

@@ -6,59 +6,77 @@ use std::{
 };
 
 use crate::errors::ApiError;
-use kat_bundle::{NeededReader, SourceFile, needed_reader};
-use kat_plan::Snapshot;
-use kat_types::store::revisions::Stored;
+use kat_bundle::{NeededReader, SourceFile, needed_readers};
+use kat_plan::{Snapshot, older_leaders};
+use kat_types::{resource::NAMESPACE_ACCESS_READER, store::revisions::Stored};
 
-/// Refuses files that a machine which may lead does not read. Files that need no more than the
-/// stored ones are accepted.
+/// Refuses files that a machine which may lead does not read.
+///
+/// What the stored files need already is no reason: that machine does not read the workload as it
+/// is, and it can still be scaled, stopped or corrected. So an apply or a rollback is refused that
+/// adds another such need, whatever the stored files need.
 pub(super) fn check(
     snapshot: &Snapshot,
-    needed: &NeededReader,
+    needed: &[NeededReader],
     stored: Option<&BTreeMap<String, Stored<Arc<str>>>>,
 ) -> Result<(), ApiError> {
+    let versions: BTreeSet<u32> = needed.iter().map(|one| one.version).collect();
+    let older: BTreeMap<u32, BTreeSet<String>> = versions
+        .into_iter()
+        .map(|version| (version, older_leaders(snapshot, version)))
+        .filter(|(_, older)| !older.is_empty())
+        .collect();
+    if older.is_empty() {
+        return Ok(());
+    }
     let stored = stored.into_iter().flatten().map(|(name, text)| SourceFile {
         name: name.clone(),
         text: text.value.to_string(),
     });
-    let before = needed_reader(&stored.collect::<Vec<_>>());
-    if before.is_some_and(|before| before.version >= needed.version) {
+    let before = needed_readers(&stored.collect::<Vec<_>>());
+    let before: BTreeSet<&str> = before.iter().map(|one| one.what.as_str()).collect();
+    let mut refused = needed
+        .iter()
+        .filter_map(|one| Some((one, older.get(&one.version)?)));
+    let Some((one, older)) = refused.find(|(one, _)| !before.contains(one.what.as_str())) else {
         return Ok(());
-    }
-    let NeededReader {
-        version,
-        why,
-        instead,
-    } = needed;
-    let older = older_leaders(snapshot, *version);
-    if older.is_empty() {
-        return Ok(());
-    }
+    };
     let names: Vec<_> = older.iter().map(String::as_str).collect();
     let names = names.join(", ");
+    let NeededReader { why, instead, .. } = one;
     Err(ApiError::conflict(
         format!("{why}, which a machine that may lead does not read yet: {names}"),
         &format!("upgrade kat on {names}, or {instead}"),
     ))
 }
 
-/// Machines besides the leader that may lead and have an older reader, or have not reported one.
-fn older_leaders(snapshot: &Snapshot, version: u32) -> BTreeSet<String> {
-    let members = snapshot.members.iter().flat_map(|stored| {
-        let members = stored.value.members.keys();
-        members.chain(&stored.value.next)
-    });
-    let candidates = snapshot.election.iter().map(|one| &one.candidate);
-    let leader = snapshot.election.first().map(|one| one.candidate.as_str());
-    let leader = leader.or(snapshot.leader_name.as_deref());
-    let may_lead = members.chain(candidates);
-    let others = may_lead.filter(|name| Some(name.as_str()) != leader);
-    let is_older = |name: &&String| {
-        let node = snapshot.nodes.get(*name);
-        let status = node.and_then(|node| node.status.as_ref());
-        // A version that did not report it has the first reader.
-        let reader = status.map_or(1, |status| status.value.manifest_reader.max(1));
-        reader < version
-    };
-    others.filter(is_older).cloned().collect()
+/// Refuses settings of a namespace that a machine which may lead would drop with its next change of the
+/// namespace.
+///
+/// # Errors
+/// [`ApiError::Conflict`] with the names of these machines.
+pub(crate) fn check_namespace_access(snapshot: &Snapshot) -> Result<(), ApiError> {
+    let what = "`isolation`, `allowNamespaces` and `ingressHosts` of a namespace";
+    known_to_leaders(snapshot, what, ", or leave `spec` out")
+}
+
+/// Refuses a route to something outside KAT that a machine which may lead would not give to machines.
+///
+/// # Errors
+/// [`ApiError::Conflict`] with the names of these machines.
+pub(crate) fn check_outside_routes(snapshot: &Snapshot) -> Result<(), ApiError> {
+    known_to_leaders(snapshot, "documents of kind Route", "")
+}
+
+fn known_to_leaders(snapshot: &Snapshot, what: &str, instead: &str) -> Result<(), ApiError> {
+    let older = older_leaders(snapshot, NAMESPACE_ACCESS_READER);
+    if older.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = older.iter().map(String::as_str).collect();
+    let names = names.join(", ");
+    Err(ApiError::conflict(
+        format!("a machine that may lead does not know {what} yet: {names}"),
+        &format!("upgrade kat on {names}{instead}"),
+    ))
 }

@@ -3,16 +3,17 @@
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use axum::body::Bytes;
+use jiff::Timestamp;
 
 use crate::{access::authentication::Caller, errors::ApiError, server::work_permits::SharedTurns};
 use kat_bundle as bundle;
 use kat_bundle::{Bundle, Class, DecodeMode, Diagnostic, NeededReader, SourceFile};
-use kat_plan::{amounts_of_workload, largest_assignment};
+use kat_plan::{Schedule, WorkloadClaims, amounts_of_workload, largest_assignment};
 use kat_types::{
     encoding::json::{self, NotEncoded},
     resource::{
-        Amounts, HostPort, ImagePullPolicy, OnPartition, Protocol, VirtualLoadBalancer,
-        WorkloadSpec, stop_seconds,
+        Amounts, HostPort, ImagePullPolicy, Ingress, OnPartition, Protocol, StartAfter,
+        VirtualLoadBalancer, WorkloadSpec, WorkloadType, stop_seconds,
     },
     store::snapshot::ParsedWorkload,
 };
@@ -30,6 +31,10 @@ pub(crate) struct Submission {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) labels: BTreeMap<String, String>,
+    /// Number of replicas; `None` for a type that has none.
+    pub(crate) replicas: Option<u32>,
+    /// Its spec if it is a DaemonService, whose use of quotas depends on the machines.
+    pub(crate) daemon: Option<WorkloadSpec>,
     /// The files as written, by name.
     pub(crate) files: BTreeMap<String, String>,
     /// Hash of the content; an equal hash means that nothing changed.
@@ -45,10 +50,18 @@ pub(crate) struct Submission {
     pub(crate) fenced_grace: Option<u32>,
     /// The file that has the ports.
     pub(crate) ports_file: &'static str,
-    /// The version of the reader of stored files that the files need.
-    pub(crate) needed_reader: Option<NeededReader>,
+    /// The places of the files that not every version of KAT reads.
+    pub(crate) needed_readers: Vec<NeededReader>,
     /// Host ports with a number.
     pub(crate) host_ports: Vec<(u16, Protocol)>,
+    /// Other namespaces that may reach the workload, each by its name.
+    pub(crate) allow_namespaces: Vec<String>,
+    /// The workloads that it starts after.
+    pub(crate) start_after: Vec<StartAfter>,
+    /// Its routes, and ports 80 and 443 of machines.
+    pub(crate) claims: WorkloadClaims,
+    /// Its routes as written.
+    pub(crate) routes: Vec<Ingress>,
     /// The submission contains its namespace.
     pub(crate) makes_namespace: bool,
     /// The amounts of its namespace's quotas that it uses.
@@ -126,6 +139,13 @@ fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
     if !not_yet.is_empty() {
         return Err(refusal(not_yet));
     }
+    if let Some(job) = &bundle.job
+        && let Some(schedule) = &job.spec.schedule
+    {
+        // Whether it ever comes does not depend on the time.
+        Schedule::check(schedule, &job.spec.time_zone, Timestamp::UNIX_EPOCH)
+            .map_err(|error| ApiError::invalid(format!("job.kat: {error}")))?;
+    }
     let Some(workload) = &bundle.workload else {
         return Err(ApiError::invalid("the archive has no `workload.kat`"));
     };
@@ -134,10 +154,14 @@ fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
         .iter()
         .find(|file| file.name == bundle::CARRIED)
         .map(|file| file.text.as_str().into());
+    let needed_readers = bundle::needed_readers(&bundle.files);
     let parsed = ParsedWorkload {
+        job: bundle.job.as_ref().map(|job| job.spec.clone()),
         ports_in_workload: bundle.ports_in_workload,
+        needed_reader: highest(&needed_readers),
         ..ParsedWorkload::new(workload.clone(), bundle.load_balancer.clone(), carried)
     };
+    let is_daemon = workload.spec.kind == WorkloadType::DaemonService;
     let measured = largest_assignment(&parsed);
     let not_encoded = |error: NotEncoded| ApiError::invalid(error.to_string());
     let assignment_bytes = measured.map_err(not_encoded)?;
@@ -146,6 +170,8 @@ fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
         namespace: workload.metadata.namespace.clone(),
         name: workload.metadata.name.clone(),
         labels: workload.metadata.labels.clone(),
+        replicas: workload.spec.replicas.filter(|_| !is_daemon),
+        daemon: is_daemon.then(|| workload.spec.clone()),
         spec_hash: bundle::spec_hash(&bundle).map_err(not_encoded)?,
         template_hash: bundle::template_hash(&bundle).map_err(not_encoded)?,
         pulled_images: pulled_images(&workload.spec),
@@ -163,17 +189,32 @@ fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
             stop_seconds(container, init_containers, sidecars)
         }),
         ports_file: parsed.ports_file(),
-        needed_reader: bundle::needed_reader(&bundle.files),
+        needed_readers,
         host_ports: bundle
             .load_balancer
             .as_ref()
             .map_or_else(Vec::new, host_ports),
+        allow_namespaces: bundle
+            .load_balancer
+            .as_ref()
+            .map_or_else(Vec::new, |balancer| {
+                let names = balancer.spec.allow_namespaces.iter();
+                names.filter(|name| *name != "*").cloned().collect()
+            }),
+        start_after: workload.spec.start_after.clone(),
+        claims: WorkloadClaims::of(&parsed),
+        routes: bundle
+            .load_balancer
+            .as_ref()
+            .map(|balancer| balancer.spec.ingress.clone())
+            .unwrap_or_default(),
         makes_namespace: bundle
             .namespace
             .as_ref()
             .is_some_and(|namespace| namespace.metadata.name == workload.metadata.namespace),
         amounts: amounts_of_workload(
             &workload.spec,
+            parsed.job.as_ref(),
             bundle.files.iter().map(|file| file.text.len()).sum(),
         ),
         files: bundle
@@ -182,6 +223,11 @@ fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
             .map(|file| (file.name.clone(), file.text.clone()))
             .collect(),
     })
+}
+
+fn highest(needed: &[NeededReader]) -> u32 {
+    let versions = needed.iter().map(|one| one.version);
+    versions.max().unwrap_or(1)
 }
 
 fn pulled_images(spec: &WorkloadSpec) -> Vec<String> {

@@ -7,16 +7,18 @@ use kat_types::{
     store::{
         members::{ClusterMembers, MemberRecord},
         records::{NamespaceRecord, NodeRegistration, NodeStatusRecord},
-        snapshot::{ArchivedGeneration, NodeEntry, StoredState},
+        snapshot::{ArchivedGeneration, NodeEntry, ParsedWorkload, StoredState},
     },
 };
 
 fn submission(replicas: &str) -> Submission {
     Submission {
+        daemon: None,
         amounts: Default::default(),
         namespace: "default".to_owned(),
         name: "web".to_owned(),
         labels: BTreeMap::new(),
+        replicas: replicas.parse().ok(),
         files: BTreeMap::from([("workload.kat".to_owned(), format!("replicas: {replicas}"))]),
         spec_hash: replicas.to_owned(),
         template_hash: "t".to_owned(),
@@ -24,8 +26,12 @@ fn submission(replicas: &str) -> Submission {
         has_own_images: false,
         fenced_grace: None,
         ports_file: "VirtualLoadBalancer.kat",
-        needed_reader: None,
+        needed_readers: Vec::new(),
         host_ports: Vec::new(),
+        allow_namespaces: Vec::new(),
+        start_after: Vec::new(),
+        claims: Default::default(),
+        routes: Vec::new(),
         makes_namespace: false,
         assignment_bytes: 1000,
     }
@@ -64,6 +70,8 @@ fn empty() -> Snapshot {
         created: Timestamp::UNIX_EPOCH,
         deleting: false,
         quota: Default::default(),
+        access: Default::default(),
+        ingress_hosts: None,
     };
     let stored = Stored {
         revision: 3,
@@ -95,6 +103,7 @@ fn with_workload(generation: u64, replicas: &str, deleting: bool) -> Snapshot {
                 deletes_volumes: false,
                 paused: false,
                 restarted: None,
+                stopped: None,
                 image: Default::default(),
             },
         },
@@ -513,7 +522,7 @@ fn a_file_for_a_newer_reader_waits_until_every_machine_that_may_lead_has_it() {
             name: "workload.kat".to_owned(),
             text: SHORT.to_owned(),
         };
-        apply.submission.needed_reader = kat_bundle::needed_reader(&[file]);
+        apply.submission.needed_readers = kat_bundle::needed_readers(&[file]);
         apply
     };
     let mixed = with_members("n1", &[("n2", 2), ("n3", 0)]);
@@ -555,5 +564,243 @@ fn a_file_for_a_newer_reader_waits_until_every_machine_that_may_lead_has_it() {
         };
         files.insert("workload.kat".to_owned(), text);
     }
-    assert!(short().decide(&stored).is_ok());
+    let (conditions, ..) = written(short().decide(&stored).unwrap());
+    // No machine gets a vote between this decision and its write.
+    let members = Compare::ModRevision(keys::MEMBERS.to_owned(), 4);
+    assert!(conditions.contains(&members), "{conditions:?}");
+    // Anything else is, although it needs no higher version.
+    let shorter = SHORT.replace("  type: Service\n", "");
+    let refused = |cause| {
+        let mut apply = short();
+        let file = kat_bundle::SourceFile {
+            name: "workload.kat".to_owned(),
+            text: shorter.clone(),
+        };
+        apply.submission.spec_hash = "another".to_owned();
+        apply.submission.needed_readers = kat_bundle::needed_readers(&[file]);
+        apply.cause = cause;
+        apply.decide(&stored).err().map(|error| error.to_string())
+    };
+    let rollback = ApplyCause::RolledBack {
+        of: 1,
+        restarted: None,
+    };
+    for cause in [ApplyCause::Applied, rollback] {
+        let refused = refused(cause).unwrap();
+        assert_eq!(
+            refused,
+            "workload.kat:2:1: `spec.type` is left out, which a machine that may lead does not read yet: n3"
+        );
+    }
+}
+
+#[test]
+fn a_stop_is_recorded_and_kept_until_the_files_have_replicas() {
+    let caller = caller();
+    let decided = |snapshot: &Snapshot, cause, replicas: &str| {
+        let mut change = apply(&caller, replicas);
+        change.cause = cause;
+        let (_, operations, _) = written(change.decide(snapshot).unwrap());
+        let meta = keys::workload_meta("default", "web");
+        let meta = operations.iter().find_map(|operation| match operation {
+            WriteOperation::Put(key, value) if *key == meta => Some(value),
+            _ => None,
+        });
+        serde_json::from_slice::<WorkloadMeta>(meta.unwrap()).unwrap()
+    };
+    let running = with_workload(1, "3", false);
+    let meta = decided(&running, ApplyCause::Stopped { before: 3 }, "0");
+    let record = StopRecord {
+        replicas: 3,
+        by: "token:abc".to_owned(),
+        at: Timestamp::UNIX_EPOCH,
+    };
+    assert_eq!(meta.stopped.as_ref(), Some(&record));
+    let mut stopped = with_workload(2, "0", false);
+    for entry in stopped.workloads.values_mut() {
+        Arc::make_mut(entry).meta.value.stopped = Some(record.clone());
+    }
+    let image = {
+        let mut change = apply(&caller, "0");
+        change.cause = ApplyCause::ImageSet;
+        change.submission.spec_hash = "another image".to_owned();
+        let (_, operations, _) = written(change.decide(&stopped).unwrap());
+        operations.iter().any(|operation| match operation {
+            WriteOperation::Put(key, value) => {
+                *key == keys::workload_meta("default", "web")
+                    && String::from_utf8_lossy(value).contains("\"stopped\"")
+            }
+            _ => false,
+        })
+    };
+    assert!(image, "another image starts nothing");
+    for cause in [
+        ApplyCause::Applied,
+        ApplyCause::Scaled { to: 2 },
+        ApplyCause::Started { replicas: 2 },
+        ApplyCause::RolledBack {
+            of: 1,
+            restarted: None,
+        },
+    ] {
+        assert_eq!(decided(&stopped, cause, "2").stopped, None, "{cause:?}");
+    }
+}
+
+/// Otherwise `start` would say that the workload was not stopped, and start nothing.
+#[test]
+fn a_rollback_to_a_stopped_generation_stops_the_workload_and_remembers_the_present_number() {
+    let caller = caller();
+    let file = kat_bundle::SourceFile {
+        name: "workload.kat".to_owned(),
+        text: "apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata: {name: web, namespace: default}\n\
+               spec: {source: {image: registry.lab/web:1}, replicas: 3}\n"
+            .to_owned(),
+    };
+    let bundle = kat_bundle::parse(&[file], kat_bundle::DecodeMode::Strict).unwrap();
+    let parsed = ParsedWorkload::new(bundle.workload.unwrap(), None, None);
+    let mut running = with_workload(5, "3", false);
+    for entry in running.workloads.values_mut() {
+        let entry = Arc::make_mut(entry);
+        entry.parsed = Ok(Arc::new(parsed.clone()));
+        let origins = [
+            (1, Origin::Scaled),
+            (2, Origin::Stopped),
+            (3, Origin::ImageSet),
+            (4, Origin::Started),
+        ];
+        for (generation, origin) in origins {
+            let record = GenerationRecord {
+                schema: 1,
+                applied: Timestamp::UNIX_EPOCH,
+                by: String::new(),
+                origin,
+                of: None,
+                why: String::new(),
+                spec_hash: String::new(),
+                template_hash: String::new(),
+                restarted: None,
+                image: Default::default(),
+            };
+            entry.archive.entry(generation).or_default().record = Some(record);
+        }
+    }
+    let recorded = |of: u64, replicas: &str| {
+        let mut change = apply(&caller, replicas);
+        change.cause = ApplyCause::RolledBack {
+            of,
+            restarted: None,
+        };
+        let (_, operations, _) = written(change.decide(&running).unwrap());
+        let key = keys::workload_meta("default", "web");
+        let meta = operations.iter().find_map(|operation| match operation {
+            WriteOperation::Put(name, value) if *name == key => Some(value),
+            _ => None,
+        });
+        let meta: WorkloadMeta = serde_json::from_slice(meta.unwrap()).unwrap();
+        meta.stopped.map(|stopped| stopped.replicas)
+    };
+    assert_eq!(recorded(2, "0"), Some(3));
+    assert_eq!(recorded(3, "0"), Some(3), "another image starts nothing");
+    assert_eq!(recorded(1, "0"), None, "it was scaled to 0");
+    assert_eq!(recorded(4, "2"), None);
+}
+
+/// Stores a workload with this `startAfter`.
+fn store_ordered(snapshot: &mut Snapshot, name: &str, after: &str) {
+    let text = format!(
+        "apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata: {{name: {name}}}\nspec:\n  \
+         source: {{image: registry.example/{name}:1}}\n  startAfter: {after}\n"
+    );
+    let files = [kat_bundle::SourceFile {
+        name: "workload.kat".to_owned(),
+        text,
+    }];
+    let bundle = kat_bundle::parse(&files, kat_bundle::DecodeMode::Strict).unwrap();
+    let parsed = ParsedWorkload::new(bundle.workload.unwrap(), None, None);
+    let like = with_workload(1, "1", false);
+    let like = &like.workloads[&WorkloadKey::new("default", "web")];
+    let entry = WorkloadEntry {
+        parsed: Ok(Arc::new(parsed)),
+        ..WorkloadEntry::clone(like)
+    };
+    let key = WorkloadKey::new("default", name);
+    snapshot.workloads.insert(key, Arc::new(entry));
+}
+
+fn start_after(workload: &str) -> Vec<kat_types::resource::StartAfter> {
+    vec![kat_types::resource::StartAfter {
+        workload: workload.to_owned(),
+        condition: Default::default(),
+        timeout_seconds: 600,
+        on_timeout: Default::default(),
+    }]
+}
+
+#[test]
+fn workloads_that_would_wait_for_each_other_are_refused_with_their_path() {
+    let caller = caller();
+    let mut snapshot = empty();
+    store_ordered(
+        &mut snapshot,
+        "db",
+        "[{workload: proxy, condition: Started}]",
+    );
+    store_ordered(&mut snapshot, "proxy", "[{workload: web}]");
+    let mut write = apply(&caller, "2");
+    write.submission.start_after = start_after("db");
+    let Err(error) = write.decide(&snapshot) else {
+        panic!("a circle is accepted")
+    };
+    let error = error.to_string();
+    assert!(error.contains("web -> db -> proxy -> web"), "{error}");
+    // What is stored already is no reason against another change.
+    let mut circle = snapshot.clone();
+    store_ordered(&mut circle, "web", "[{workload: db}]");
+    written(write.decide(&circle).unwrap());
+    // Without a circle the apply depends on all that it reaches.
+    store_ordered(&mut snapshot, "proxy", "[{workload: cache}]");
+    let (conditions, _, outcome) = written(write.decide(&snapshot).unwrap());
+    for (name, revision) in [("db", 8), ("proxy", 8), ("cache", 0)] {
+        let unchanged = Compare::ModRevision(keys::workload_meta("default", name), revision);
+        assert!(conditions.contains(&unchanged), "{name}");
+    }
+    assert_eq!(outcome.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn an_order_does_not_become_too_long_from_its_end() {
+    let caller = caller();
+    let mut snapshot = empty();
+    for number in 0..62 {
+        let after = format!("[{{workload: w{}}}]", number + 1);
+        store_ordered(&mut snapshot, &format!("w{number}"), &after);
+    }
+    store_ordered(&mut snapshot, "w62", "[{workload: web}]");
+    let mut write = apply(&caller, "2");
+    write.submission.start_after = start_after("db");
+    written(write.decide(&snapshot).unwrap());
+    store_ordered(&mut snapshot, "db", "[{workload: cache}]");
+    let Err(error) = write.decide(&snapshot) else {
+        panic!("the order of w0 is too long")
+    };
+    let error = error.to_string();
+    assert!(
+        error.contains("workload `w0` would start after 65 workloads"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_workload_that_waits_for_what_is_missing_is_accepted_with_a_warning() {
+    let caller = caller();
+    let mut write = apply(&caller, "1");
+    write.submission.start_after = start_after("cache");
+    let (.., outcome) = written(write.decide(&empty()).unwrap());
+    assert_eq!(
+        outcome.warnings,
+        [
+            "startAfter: there is no workload `cache` in namespace `default` yet; the start waits for it"
+        ]
+    );
 }

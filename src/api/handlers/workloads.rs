@@ -2,6 +2,7 @@
 
 pub(crate) mod gone_instances;
 pub(crate) mod instances;
+pub(crate) mod jobs;
 pub(crate) mod namespaces;
 pub(crate) mod rollouts;
 pub(crate) mod sessions;

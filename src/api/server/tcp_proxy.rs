@@ -25,7 +25,8 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::limits::ApiLimits;
-use crate::server::{client_hello::ReplayedStream, write_timeout::WriteTimeoutStream};
+use crate::server::client_hello::ReplayedStream;
+use kat_daemon::write_timeout::WriteTimeoutStream;
 
 /// The leader, as this machine knows it.
 pub trait LeaderLocator: Send + Sync {

@@ -3,9 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ApiView, node_metadata, time};
+use kat_plan::{highest_needed_reader, reader_of};
 use kat_types::{
-    api::{ApiTime, Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus},
-    machine::{network::node_address, node_labels::INGRESS_LABEL},
+    api::{
+        ApiTime, Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus,
+        READS_FILES,
+    },
+    machine::{network::node_address, node_labels::is_for_ingress},
     reason::Reason,
     resource::Bytes,
     store::snapshot::NodeEntry,
@@ -19,10 +23,13 @@ impl ApiView<'_> {
             let count = counts.entry(entry.node.as_str()).or_default();
             *count = count.saturating_add(1);
         }
+        let needed = highest_needed_reader(self.snapshot);
         let nodes = self.snapshot.nodes.iter();
-        nodes
-            .map(|(name, entry)| self.node_item(name, entry, counts.get(name.as_str()).copied()))
-            .collect()
+        let items = nodes.map(|(name, entry)| {
+            let count = counts.get(name.as_str()).copied();
+            self.node_item((name.as_str(), entry), count, needed)
+        });
+        items.collect()
     }
 
     /// One machine.
@@ -30,7 +37,8 @@ impl ApiView<'_> {
         let entry = self.snapshot.nodes.get(name)?;
         let instances = self.snapshot.instances.values();
         let count = instances.filter(|entry| entry.node == name).count();
-        let mut item = self.node_item(name, entry, u32::try_from(count).ok());
+        let needed = highest_needed_reader(self.snapshot);
+        let mut item = self.node_item((name, entry), u32::try_from(count).ok(), needed);
         if let Some(reported) = self.observed.reports.get(name) {
             let overlay = &reported.report.overlay_network;
             item.status.peers.clone_from(&overlay.peers);
@@ -38,7 +46,13 @@ impl ApiView<'_> {
         Some(item)
     }
 
-    fn node_item(&self, name: &str, entry: &NodeEntry, instances: Option<u32>) -> NodeItem {
+    /// `needed` is the reader that what is stored needs, which is computed once for a list.
+    fn node_item(
+        &self,
+        (name, entry): (&str, &NodeEntry),
+        instances: Option<u32>,
+        needed: u32,
+    ) -> NodeItem {
         let registration = &entry.registration.value;
         let status = entry.status.as_ref();
         let version = status
@@ -56,6 +70,7 @@ impl ApiView<'_> {
         let roles = self.roles(name, entry, &status.addresses);
         let mut conditions = status.conditions;
         conditions.extend(self.membership(name));
+        conditions.extend(self.unread_files(name, entry, needed));
         Item {
             kind: "Node".to_owned(),
             metadata: node_metadata(name, registration, version),
@@ -115,9 +130,7 @@ impl ApiView<'_> {
             }
         };
         let labels = &entry.registration.value.labels;
-        let ingress = labels
-            .get(INGRESS_LABEL)
-            .is_some_and(|value| value == "true");
+        let ingress = is_for_ingress(labels) || self.snapshot.routes.contains_key(name);
         let roles = BTreeSet::from_iter(
             [
                 leads.then_some(NodeRole::Leader),
@@ -137,6 +150,37 @@ impl ApiView<'_> {
         members
             .filter(|members| members.value.members.contains_key(name))
             .map_or(0, |members| members.revision)
+    }
+
+    /// Why the machine becomes no member of etcd, or a member should not lead: it does not read the
+    /// files of every workload, or know the settings of every namespace, which need this version. The
+    /// message names none, since callers of any namespace read it.
+    fn unread_files(&self, name: &str, entry: &NodeEntry, needed: u32) -> Option<Condition> {
+        let registration = &entry.registration.value;
+        if registration.no_etcd || entry.status.is_none() {
+            return None;
+        }
+        let own = reader_of(entry);
+        if own >= needed {
+            return None;
+        }
+        let members = self.snapshot.members.as_ref();
+        let is_member = members.is_some_and(|members| members.value.members.contains_key(name));
+        let effect = match is_member {
+            true => {
+                "it holds the store, and would leave such workloads as they are and drop such settings if it led"
+            }
+            false => "it does not become a machine that holds the store",
+        };
+        Some(Condition {
+            kind: READS_FILES.to_owned(),
+            status: false,
+            reason: Reason::ReaderTooOld.into(),
+            message: format!(
+                "its KAT reads files of version {own}, and a stored workload or namespace needs version {needed}: {effect}; upgrade kat there"
+            ),
+            since: ApiTime::UNKNOWN,
+        })
     }
 
     /// State of the machine's etcd member, as the leader last saw it.

@@ -95,7 +95,7 @@ impl ApiView<'_> {
 
 /// A version as a machine reported it, if it looks like one: a report must not carry other text to
 /// all machines.
-fn shown_version(version: &str) -> String {
+pub(crate) fn shown_version(version: &str) -> String {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".+~-_:".contains(&byte);
     let is_version = version.starts_with(|first: char| first.is_ascii_digit())
         && version.len() <= MAX_VERSION

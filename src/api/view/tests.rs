@@ -49,6 +49,7 @@ fn entry(parsed: Result<Workload, String>) -> WorkloadEntry {
                 deletes_volumes: false,
                 paused: false,
                 restarted: None,
+                stopped: None,
                 image: Default::default(),
             },
         },

@@ -39,6 +39,17 @@ pub(crate) fn label(text: &str) -> CheckResult {
     named(check_label(text), text)
 }
 
+/// The name of a workload, with its namespace before a slash if that is another one.
+pub(crate) fn workload_reference(text: &str) -> CheckResult {
+    match text.split_once('/') {
+        Some((namespace, name)) => {
+            named(check_namespace(namespace), text)?;
+            named(check_label(name), text)
+        }
+        None => label(text),
+    }
+}
+
 /// The name of a namespace.
 pub(crate) fn namespace(text: &str) -> CheckResult {
     named(check_namespace(text), text)
@@ -79,6 +90,47 @@ pub(crate) fn header(text: &str) -> CheckResult {
         "`{}` is not the name of a header such as `X-Frame-Options`",
         quote(text)
     )))
+}
+
+/// Headers by which a message is framed or its connection is kept, and the host by which a request was
+/// routed: the ingress decides about them alone. `kat-ingress` refuses a route that changes one of them
+/// (`ParsedChanges`), and then answers its path with an error, so none may be missing here.
+const FRAMING: [&str; 13] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// The name of a header that a route may set or remove: those by which the ingress says who the caller
+/// is are its own, in either direction. Programs that read headers as variables take `_` for `-`.
+pub(crate) fn changed_header(text: &str) -> CheckResult {
+    header(text)?;
+    let lower = text.to_ascii_lowercase();
+    if FRAMING.contains(&lower.as_str()) {
+        return Err(name_error(format!(
+            "`{}` belongs to the connection, and can't be changed",
+            quote(text)
+        )));
+    }
+    let dashed = lower.replace('_', "-");
+    let is_own = ["forwarded", "x-real-ip"].contains(&dashed.as_str());
+    if is_own || dashed.starts_with("x-forwarded-") {
+        return Err(name_error(format!(
+            "`{}` says who the caller is, and the ingress sets it itself",
+            quote(text)
+        )));
+    }
+    Ok(())
 }
 
 /// The name of a network interface.
@@ -197,6 +249,18 @@ pub(crate) fn host(text: &str) -> CheckResult {
         quote(text)
     ));
     Err(lower_case(text, complaint, is_domain))
+}
+
+/// A host name of an ingress without `*`.
+pub(crate) fn exact_host(text: &str) -> CheckResult {
+    host(text)?;
+    if text.starts_with("*.") {
+        return Err(name_error(format!(
+            "`{}` stands for many hosts, expected one such as `www.example.org`",
+            quote(text)
+        )));
+    }
+    Ok(())
 }
 
 fn lower_case(text: &str, complaint: CheckComplaint, good: fn(&str) -> bool) -> CheckComplaint {

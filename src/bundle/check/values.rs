@@ -10,7 +10,10 @@ use super::{
     not, value_error,
 };
 use crate::suggest::nearest;
-use kat_types::resource::{DeviceMapping, PortRange};
+use kat_types::{
+    resource::{DeviceMapping, PortRange},
+    virtual_addresses::can_be_shared,
+};
 
 /// Maximum bytes of a program's argument or variable (MAX_ARG_STRLEN, with room for the name).
 const LONGEST_ARGUMENT: usize = 131_072 - 256;
@@ -123,18 +126,17 @@ pub(crate) fn url_path(text: &str) -> CheckResult {
     ))
 }
 
-/// A path in whole segments: without query, empty segments, `.` and `..`, encoded ones included.
+/// A path in whole segments: without query, encoded characters, empty segments, `.` and `..`.
 pub(crate) fn path_prefix(text: &str) -> CheckResult {
     url_path(text)?;
-    let lower = text.to_ascii_lowercase();
-    let encoded = ["%2e", "%2f", "%5c"]
-        .iter()
-        .any(|code| lower.contains(code));
+    // The ingress decodes paths before it compares them, and drops what follows a `;`. It refuses a route
+    // with one of these characters.
+    let encoded = text.contains(|letter: char| "%?#;\\\"<>^`{|}".contains(letter));
     let inner = text.trim_start_matches('/').trim_end_matches('/');
     let segments = inner.split('/').filter(|_| !inner.is_empty());
     let mut strange = segments.filter(|segment| ["", ".", ".."].contains(segment));
     let doubled = text.starts_with("//") || text.len() > 1 && text.ends_with("//");
-    if encoded || doubled || text.contains(['?', '#', '\\']) || strange.next().is_some() {
+    if encoded || doubled || strange.next().is_some() {
         return Err(not(
             text,
             "a prefix of a path: whole segments without `.`, `..`, `?` and `#`",
@@ -171,7 +173,9 @@ fn is_host_and_path(text: &str) -> bool {
         None => (text, ""),
     };
     let clean = path.bytes().all(|byte| byte.is_ascii_graphic());
-    server(host).is_ok() && clean && !path.contains(['?', '#', '\\']) && text.len() <= 2048
+    // Characters that no path of a URL has (RFC 3986, 3.3).
+    let strange = path.contains(|letter: char| "?#\\\"<>^`{|}".contains(letter));
+    server(host).is_ok() && clean && !strange && text.len() <= 2048
 }
 
 /// A host with or without a port: a name, an IPv4 address or an IPv6 address in brackets.
@@ -217,7 +221,7 @@ pub(crate) fn address_of_network(text: &str) -> CheckResult {
         return Err(not(text, expected));
     };
     let address = network.addr();
-    if address.is_loopback() || address.is_multicast() || address.is_unspecified() {
+    if !can_be_shared(address) {
         return Err(not(text, "an address that a machine can have"));
     }
     let is_whole = network.prefix_len() == network.max_prefix_len();

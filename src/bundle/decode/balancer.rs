@@ -13,6 +13,9 @@ use kat_types::resource::{
     VirtualLoadBalancer, VirtualLoadBalancerSpec,
 };
 
+/// Routes that a workload has at most: what machines get of them has to fit into one value of the store.
+const MAX_ROUTES: usize = 64;
+
 /// A document of kind VirtualLoadBalancer.
 ///
 /// `elsewhere` are the ports in `workload.kat`; `None` if that file could not be read, after which
@@ -48,13 +51,35 @@ fn spec(
     let headless = fields.optional(decoder, "headless", Decoder::boolean);
     let ingress = fields.optional(decoder, "ingress", |decoder, at| {
         let mut seen = BTreeMap::new();
-        decoder.list(at, |decoder, at| ingress(decoder, at, known, &mut seen))
+        let routes = decoder.list(at, |decoder, at| ingress(decoder, at, known, &mut seen))?;
+        if routes.len() > MAX_ROUTES {
+            let message = format!(
+                "found {} routes, expected at most {MAX_ROUTES}",
+                routes.len()
+            );
+            decoder.soft(Class::Shape, at.node.span, &at.path, message, None);
+        }
+        let mut whole = routes.iter().filter(|route| route.passthrough);
+        let hidden = whole.find(|whole| {
+            let mut others = routes.iter();
+            others.any(|other| {
+                !other.passthrough && other.host == whole.host && other.tls.is_on()
+            })
+        });
+        if let Some(route) = hidden {
+            let message = format!(
+                "the host `{}` has a route with passthrough and one with tls: port 443 of a host is either passed on or served",
+                quote(&route.host)
+            );
+            decoder.soft(Class::Shape, at.node.span, &at.path, message, None);
+        }
+        Some(routes)
     });
     let aliases = fields.optional(decoder, "aliases", |decoder, at| {
         decoder.distinct(at, check::label)
     });
     let allow_namespaces = fields.optional(decoder, "allowNamespaces", |decoder, at| {
-        decoder.distinct(at, check::namespace_or_all)
+        decoder.namespaces(at)
     });
     fields.finish(decoder);
     Some(VirtualLoadBalancerSpec {

@@ -12,9 +12,13 @@ use crate::{
     check,
     diagnostic::{Class, quote},
 };
-use kat_types::resource::{
-    AcmeAccount, AcmeSettings, AcmeZone, AgentConfig, Bytes, ClusterConfiguration, ClusterMetadata,
-    ClusterSpec, DnsUpdate, IngressSettings, KeptImageTimes, PortRange, TsigKey, VirtualAddress,
+use kat_types::{
+    resource::{
+        AcmeAccount, AcmeSettings, AcmeZone, AgentConfig, Bytes, ClusterConfiguration,
+        ClusterMetadata, ClusterSpec, DnsUpdate, IngressSettings, KeptImageTimes, PortRange,
+        TsigKey, VirtualAddress,
+    },
+    virtual_addresses::MOST_ADDRESSES,
 };
 
 /// A document of kind ClusterConfiguration.
@@ -69,7 +73,16 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ClusterSpec> {
     let acme = fields.optional(decoder, "acme", acme);
     let mut seen = BTreeMap::new();
     let virtual_addresses = fields.optional(decoder, "virtualAddresses", |decoder, at| {
-        decoder.list(at, |decoder, at| virtual_address(decoder, at, &mut seen))
+        let own = [cluster_cidr, service_cidr];
+        let own: Vec<Ipv4Net> = own.into_iter().flatten().collect();
+        let found = decoder.list(at, |decoder, at| {
+            virtual_address(decoder, at, (&mut seen, &own))
+        });
+        if found.as_ref().is_some_and(|all| all.len() > MOST_ADDRESSES) {
+            let message = format!("more than {MOST_ADDRESSES} virtual addresses");
+            decoder.soft(Class::Range, at.node.span, &at.path, message, None);
+        }
+        found
     });
     let spec = ClusterSpec {
         cluster_cidr: cluster_cidr.unwrap_or(default.cluster_cidr),
@@ -221,7 +234,9 @@ fn acme_zone(
             fields.head(),
             &at.path,
             "found neither rfc2136 nor hook, expected exactly one of them",
-            Some("such as `hook: own-dns`".to_owned()),
+            Some(
+                "such as `rfc2136: {server: ns1.example.org, tsig: {secret: dns-key}}`".to_owned(),
+            ),
         ),
         _ => {}
     }
@@ -236,12 +251,25 @@ fn acme_zone(
 fn virtual_address(
     decoder: &mut Decoder<'_>,
     at: &PathValue<'_>,
-    seen: &mut BTreeMap<String, u32>,
+    (seen, own): (&mut BTreeMap<String, u32>, &[Ipv4Net]),
 ) -> Option<VirtualAddress> {
     let mut fields = decoder.mapping(at)?;
     let address = fields.required(decoder, "address", |decoder, at| {
         let address = decoder.checked(at, check::address_of_network)?;
-        decoder.once(at, &address, seen);
+        let host = address.split_once('/').map_or("", |(host, _)| host);
+        let host = host.parse::<IpAddr>().map(|host| host.to_string());
+        decoder.once(at, &host.unwrap_or_default(), seen);
+        let found = address.parse::<Ipv4Net>().ok();
+        if let Some(range) =
+            found.and_then(|found| own.iter().find(|own| own.contains(&found.addr())))
+        {
+            let message = format!(
+                "`{}` lies in {range}, which the cluster uses for itself",
+                quote(&address)
+            );
+            let hint = "use a free address of the machines' LAN".to_owned();
+            decoder.soft(Class::Range, at.node.span, &at.path, message, Some(hint));
+        }
         Some(address)
     });
     let interface = fields.optional(decoder, "interface", |decoder, at| {

@@ -13,7 +13,7 @@ use crate::{
 };
 use kat_types::resource::{
     BasicAuth, ForwardAuth, HeaderChanges, Ingress, IngressTimeouts, IngressTls, PlainHttp, Port,
-    Route, RouteSpec, TlsSource,
+    Protocol, Route, RouteSpec, TlsSource,
 };
 
 /// What a request is answered with: exactly one of these.
@@ -54,6 +54,7 @@ pub(super) fn ingress(
         {
             no_such_port(decoder, at, ports);
         }
+        refuse_datagrams(decoder, at, ports, |port| port.name.as_ref() == Some(&name));
         Some(name)
     });
     let service_port = fields.optional(decoder, "servicePort", |decoder, at| {
@@ -63,6 +64,7 @@ pub(super) fn ingress(
         {
             no_such_port(decoder, at, ports);
         }
+        refuse_datagrams(decoder, at, ports, |port| port.container_port == number);
         Some(number)
     });
     let redirect_to = fields.optional(decoder, "redirectTo", |decoder, at| {
@@ -75,11 +77,15 @@ pub(super) fn ingress(
     let tls = fields.optional(decoder, "tls", tls);
     let plain_http = fields.optional(decoder, "plainHTTP", Decoder::word);
     let redirect_from = fields.optional(decoder, "redirectFrom", |decoder, at| {
-        decoder.distinct(at, check::host)
+        decoder.distinct(at, check::exact_host)
     });
     let strip_prefix = fields.optional(decoder, "stripPrefix", Decoder::boolean);
-    let request_headers = fields.optional(decoder, "requestHeaders", header_changes);
-    let response_headers = fields.optional(decoder, "responseHeaders", header_changes);
+    let request_headers = fields.optional(decoder, "requestHeaders", |decoder, at| {
+        header_changes(decoder, at)
+    });
+    let response_headers = fields.optional(decoder, "responseHeaders", |decoder, at| {
+        header_changes(decoder, at)
+    });
     let basic_auth = fields.optional(decoder, "basicAuth", |decoder, at| {
         let mut fields = decoder.mapping(at)?;
         let secret = fields.required(decoder, "secret", |decoder, at| {
@@ -127,6 +133,29 @@ pub(super) fn ingress(
     host.map(|_| route)
 }
 
+/// Refuses a port that is found and has no TCP.
+fn refuse_datagrams(
+    decoder: &mut Decoder<'_>,
+    at: &PathValue<'_>,
+    ports: Option<&[Port]>,
+    is_meant: impl Fn(&Port) -> bool,
+) {
+    let mut meant = ports
+        .unwrap_or_default()
+        .iter()
+        .filter(|port| is_meant(port));
+    let found = meant.clone().next().is_some();
+    if found && meant.all(|port| port.protocol != Protocol::Tcp) {
+        decoder.soft(
+            Class::CrossFile,
+            at.node.span,
+            &at.path,
+            "the port has protocol UDP, and HTTP needs TCP",
+            None,
+        );
+    }
+}
+
 fn path(decoder: &mut Decoder<'_>, fields: &mut Fields<'_>) -> String {
     let path = fields.optional(decoder, "path", |decoder, at| {
         decoder.checked(at, check::path_prefix)
@@ -143,7 +172,9 @@ fn once(
     seen: &mut BTreeMap<String, u32>,
 ) {
     let line = fields.span_of("host").start.line;
-    if let Some(first) = seen.insert(format!("{host}{path}"), line) {
+    // `/shop` and `/shop/` are one prefix.
+    let prefix = path.trim_end_matches('/');
+    if let Some(first) = seen.insert(format!("{host}{prefix}"), line) {
         decoder.soft(
             Class::Duplicate,
             fields.span_of("host"),
@@ -234,6 +265,14 @@ fn combinations(decoder: &mut Decoder<'_>, fields: &Fields<'_>, route: &Ingress)
         );
         refuse("redirectFrom", message);
     }
+    // `kat-ingress` refuses the route.
+    if !route.redirect_from.is_empty() && route.host.starts_with("*.") {
+        let message = format!(
+            "redirectFrom needs one host to redirect to, and `{}` stands for many",
+            quote(&route.host)
+        );
+        refuse("redirectFrom", message);
+    }
 }
 
 /// `true`, `false`, or exactly one of `issuer` and `secret`.
@@ -270,10 +309,10 @@ fn tls(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<IngressTls> {
 fn header_changes(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<HeaderChanges> {
     let mut fields = decoder.mapping(at)?;
     let set = fields.optional(decoder, "set", |decoder, at| {
-        decoder.text_map(at, check::header, check::header_value)
+        decoder.text_map(at, check::changed_header, check::header_value)
     });
     let remove = fields.optional(decoder, "remove", |decoder, at| {
-        decoder.distinct(at, check::header)
+        decoder.distinct(at, check::changed_header)
     });
     fields.finish(decoder);
     Some(HeaderChanges {
@@ -285,7 +324,7 @@ fn header_changes(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Heade
 fn forward_auth(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<ForwardAuth> {
     let mut fields = decoder.mapping(at)?;
     let workload = fields.required(decoder, "workload", |decoder, at| {
-        decoder.checked(at, check::label)
+        decoder.checked(at, check::workload_reference)
     });
     let port = fields.required(decoder, "port", |decoder, at| {
         port_reference(decoder, at, None)

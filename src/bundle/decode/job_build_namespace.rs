@@ -150,7 +150,7 @@ fn namespace_spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Names
     let mut fields = decoder.mapping(at)?;
     let isolation = fields.optional(decoder, "isolation", Decoder::word);
     let allow_namespaces = fields.optional(decoder, "allowNamespaces", |decoder, at| {
-        decoder.distinct(at, check::namespace_or_all)
+        decoder.namespaces(at)
     });
     let ingress_hosts = fields.optional(decoder, "ingressHosts", |decoder, at| {
         decoder.distinct(at, check::host)

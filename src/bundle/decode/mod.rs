@@ -29,6 +29,15 @@ pub(super) use ingress::route;
 pub(super) use words::EnumWord;
 pub(super) use workload::workload;
 
+/// Words of other programs' files, in small letters, and the fields that mean the same.
+const FOREIGN_FIELDS: [(&str, &str); 5] = [
+    ("cmd", "command"),
+    ("environment", "env"),
+    ("environments", "env"),
+    ("mounts", "volumeMounts"),
+    ("restart", "restartPolicy"),
+];
+
 /// How strictly a text is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecodeMode {
@@ -338,7 +347,13 @@ impl<'n> Fields<'n> {
                 .filter(|name| !self.has(name))
                 .collect::<Vec<_>>()
         };
-        if let Some(meant) = nearest(key, free()) {
+        let word = key.to_ascii_lowercase();
+        let mut foreign = FOREIGN_FIELDS.iter();
+        let foreign = foreign.find(|(other, own)| *other == word && free().contains(own));
+        if let Some(meant) = foreign
+            .map(|(_, own)| *own)
+            .or_else(|| nearest(key, free()))
+        {
             return format!("did you mean `{meant}`?");
         }
         if let Some(meant) = nearest(key, self.asked.iter().copied()) {

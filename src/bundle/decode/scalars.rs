@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, str::FromStr};
 
 use super::{Decoder, EnumWord, PathValue};
 use crate::{
-    check::CheckResult,
+    check::{self, CheckResult},
     diagnostic::{Class, quote},
     fields::FieldType,
     suggest::nearest,
     yaml::{YamlNode, YamlValue, key_path},
 };
-use kat_types::resource::{Bytes, MilliCpu};
+use kat_types::resource::{Bytes, MOST_ALLOWED_NAMESPACES, MilliCpu};
 
 /// The text of a scalar, and whether it was written without quotes.
 fn scalar(node: &YamlNode) -> Option<(&str, bool)> {
@@ -226,6 +226,20 @@ impl Decoder<'_> {
             decoder.once(at, &text, &mut seen);
             Some(text)
         })
+    }
+
+    /// Names of namespaces that may reach something; `*` for all. Every machine knows each of them.
+    pub(crate) fn namespaces(&mut self, at: &PathValue<'_>) -> Option<Vec<String>> {
+        let found = self.distinct(at, check::namespace_or_all)?;
+        if found.len() > MOST_ALLOWED_NAMESPACES {
+            let message = format!(
+                "found {} namespaces, expected at most {MOST_ALLOWED_NAMESPACES}",
+                found.len()
+            );
+            let hint = Some("write \"*\" for all namespaces".to_owned());
+            self.soft(Class::Range, at.node.span, &at.path, message, hint);
+        }
+        Some(found)
     }
 
     /// Complains about a text that was seen before; the lines of the first ones lie in `seen`.

@@ -15,6 +15,9 @@ use kat_types::resource::{
     default_namespace,
 };
 
+/// Most workloads that one starts after.
+const MOST_STARTED_AFTER: usize = 16;
+
 /// A document of kind Workload.
 pub(crate) fn workload(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Workload> {
     let mut fields = decoder.mapping(at)?;
@@ -112,7 +115,10 @@ fn spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<WorkloadSpec> {
         kind: kind?,
         source: source?,
         replicas,
-        update_strategy: update_strategy.unwrap_or_default(),
+        update_strategy: update_strategy.unwrap_or_else(|| UpdateStrategy {
+            rolling: usual_rolling(kind),
+            ..UpdateStrategy::default()
+        }),
         restart_policy: restart_policy?,
         on_node_loss,
         on_partition: on_partition.unwrap_or_default(),
@@ -262,7 +268,7 @@ fn update_strategy(
         rolling_rules(decoder, &fields, workload, max_surge);
         fields.finish(decoder);
         Some(RollingUpdate {
-            max_surge: max_surge.unwrap_or_default(),
+            max_surge: max_surge.unwrap_or(usual_rolling(workload).max_surge),
             max_unavailable: max_unavailable.unwrap_or_default(),
         })
     });
@@ -271,10 +277,23 @@ fn update_strategy(
     fields.finish(decoder);
     Some(UpdateStrategy {
         kind: kind.unwrap_or_default(),
-        rolling: rolling.unwrap_or_default(),
+        rolling: rolling.unwrap_or_else(|| usual_rolling(workload)),
         progress_deadline_seconds: deadline.unwrap_or(default.progress_deadline_seconds),
         auto_rollback: auto_rollback.unwrap_or(default.auto_rollback),
     })
+}
+
+/// The settings of a workload that writes none. The instance of a DaemonService stops before its
+/// successor starts on the same machine.
+fn usual_rolling(workload: Option<WorkloadType>) -> RollingUpdate {
+    let usual = RollingUpdate::default();
+    match workload {
+        Some(WorkloadType::DaemonService) => RollingUpdate {
+            max_surge: MaxSurge::Count(0),
+            ..usual
+        },
+        Some(WorkloadType::Service | WorkloadType::Job) | None => usual,
+    }
 }
 
 /// Refuses what a rolling update of the workload's type does not have.
@@ -373,7 +392,7 @@ fn spread(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Spread> {
 /// Workloads that have to be there before this one starts, each once.
 fn start_after(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Vec<StartAfter>> {
     let mut seen = BTreeMap::new();
-    decoder.list(at, |decoder, at| {
+    let after = decoder.list(at, |decoder, at| {
         let mut fields = decoder.mapping(at)?;
         let workload = fields.required(decoder, "workload", |decoder, at| {
             let name = decoder.checked(at, check::label)?;
@@ -390,7 +409,15 @@ fn start_after(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Vec<Star
             timeout_seconds: seconds?,
             on_timeout: on_timeout.unwrap_or_default(),
         })
-    })
+    })?;
+    if after.len() > MOST_STARTED_AFTER {
+        let message = format!(
+            "found {} workloads, expected at most {MOST_STARTED_AFTER}",
+            after.len()
+        );
+        decoder.soft(Class::Shape, at.node.span, &at.path, message, None);
+    }
+    Some(after)
 }
 
 fn toleration(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Toleration> {

@@ -83,8 +83,6 @@ pub enum FieldStatus {
     Identity,
     /// It takes effect.
     Effective,
-    /// Only these of its words take effect.
-    EffectiveFor(&'static [&'static str]),
     /// Not supported yet: any value but the default is refused.
     NotYet,
 }
@@ -164,11 +162,6 @@ impl Field {
     /// It had to be written before this version of the reader of stored files.
     const fn optional_since(mut self, reader: u32) -> Self {
         self.optional_since = reader;
-        self
-    }
-
-    const fn effective_for(mut self, words: &'static [&'static str]) -> Self {
-        self.status = FieldStatus::EffectiveFor(words);
         self
     }
 

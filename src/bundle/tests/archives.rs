@@ -55,6 +55,11 @@ fn a_folder_that_is_not_right_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let of = |path: &Path| read_folder(path).unwrap_err();
     assert_eq!(of(folder.path())[0].class, Class::Missing);
+    // A file whose name ends in another way is named, and not read.
+    fs::write(folder.path().join("workload.yaml"), "name: x\n").unwrap();
+    fs::write(folder.path().join("zzz.yml"), "").unwrap();
+    let hint = of(folder.path())[0].hint.clone().unwrap();
+    assert!(hint.contains("rename workload.yaml"), "{hint}");
     assert_eq!(of(&folder.path().join("none"))[0].class, Class::Archive);
     fs::write(folder.path().join("a.kat"), b"name: \xff\n").unwrap();
     fs::write(folder.path().join("b.kat"), "x".repeat(MAX_FILE + 1)).unwrap();

@@ -50,6 +50,19 @@ spec:
 ";
 
 #[test]
+fn words_of_compose_are_answered_with_the_fields_of_kat() {
+    let text = "apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata: {name: web}\nspec:\n  \
+                source: {image: registry.example/web:1}\n  restart: always\n  container:\n    \
+                environment: {A: b}\n    cmd: [x]\n";
+    let found = parse(&[source("workload.kat", text)], DecodeMode::Strict).unwrap_err();
+    let hints: Vec<_> = found.iter().filter_map(|one| one.hint.as_deref()).collect();
+    for meant in ["restartPolicy", "env", "command"] {
+        let hint = format!("did you mean `{meant}`?");
+        assert!(hints.contains(&&*hint), "{hints:?}");
+    }
+}
+
+#[test]
 fn all_mistakes_at_once() {
     let files = [source("workload.kat", MANY)];
     let found = parse(&files, DecodeMode::Strict).unwrap_err();
@@ -77,9 +90,10 @@ apiVersion: kat.dws.rip/v1alpha1
 kind: Workload
 metadata: {name: web}
 spec:
-  type: DaemonService
+  type: Service
   source: {image: registry.example/web:1}
   replicas: 1
+  spread: {topologyKey: zone, maxPerDomain: 2}
   restartPolicy: {condition: Always}
   nodeSelector: {}
   container:

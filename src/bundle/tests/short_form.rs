@@ -171,16 +171,27 @@ fn files_that_an_earlier_version_reads_need_no_newer_one() {
     ];
     assert_eq!(need(&full), None);
     // Only a Service had to have `replicas`.
-    let mut daemon = workload();
-    daemon["spec"]["type"] = json!("DaemonService");
-    daemon["spec"].as_object_mut().unwrap().remove("replicas");
-    assert_eq!(need(&[file("workload.kat", &daemon)]), None);
+    let mut job = workload();
+    job["spec"]["type"] = json!("Job");
+    job["spec"].as_object_mut().unwrap().remove("replicas");
+    assert_eq!(need(&[file("workload.kat", &job)]), None);
 }
 
 #[test]
+fn a_daemon_needs_the_reader_that_runs_it() {
+    let daemon = FULL.replace("type: Service", "type: DaemonService");
+    let (version, why, instead) = need(&[main_file(&daemon)]).unwrap();
+    assert_eq!(version, MANIFEST_READER);
+    assert_eq!(why, "workload.kat:6:3: `spec.type` is DaemonService");
+    assert!(instead.contains("runs no DaemonService"), "{instead}");
+}
+
+/// A file that the first reader takes.
+const FULL: &str =
+    "  type: Service\n  replicas: 1\n  restartPolicy: {condition: Always}\n  container: {}\n";
+
+#[test]
 fn each_new_form_needs_the_reader_that_knows_it() {
-    const FULL: &str =
-        "  type: Service\n  replicas: 1\n  restartPolicy: {condition: Always}\n  container: {}\n";
     let without = |left_out: &str| {
         let lines = FULL.lines().filter(|line| !line.contains(left_out));
         let lines: Vec<_> = lines.collect();
@@ -224,6 +235,16 @@ fn each_new_form_needs_the_reader_that_knows_it() {
             "write `ports`".to_owned()
         ))
     );
+}
+
+#[test]
+fn routes_need_the_third_reader() {
+    let balancer = balancer_file(
+        "  ports: [{containerPort: 80}]\n  ingress: [{host: a.lan, servicePort: 80}]\n",
+    );
+    let needed = kat_bundle::needed_reader(&[main_file(FULL), balancer]).unwrap();
+    assert_eq!(needed.version, 3);
+    assert_eq!(needed.instead, "leave ingress out");
 }
 
 #[test]

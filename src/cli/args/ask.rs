@@ -10,7 +10,8 @@ use crate::commands::changing::wait_for;
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
     /// Workloads, instances or machines, as NAME, KIND/NAME or KIND/NAMESPACE/NAME, or a kind and
-    /// names; NAME is enough where only one kind has an object with that name
+    /// names; NAME is enough where only one kind has an object with that name. The word isolation shows
+    /// what isolation of namespaces refused, or would refuse
     #[arg(value_name = "[KIND/]NAME")]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
@@ -44,6 +45,13 @@ pub(crate) struct ExplainArgs {
     /// reason/CrashLoop [default: list the kinds of files]
     #[arg(value_name = "KIND.FIELD|REASON")]
     pub(crate) path: Option<String>,
+    /// List all fields below, one in a line
+    #[arg(short, long, conflicts_with = "search")]
+    pub(crate) recursive: bool,
+    /// List the fields and reasons that have this word in their name or description; below a kind or
+    /// field only its fields
+    #[arg(short, long, value_name = "WORD")]
+    pub(crate) search: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -60,6 +60,13 @@ pub(crate) enum CaCommand {
         #[arg(short, long, default_value = "table")]
         output: OutputFormat,
     },
+    /// Print the certificate of KAT's own authority for ingress, and how machines come to trust it
+    ///
+    /// It issues the certificates of hosts with `tls: true` in the cluster's internalDomains, and can
+    /// issue none for other names: its certificate says so. The certificate is printed to standard
+    /// output, so that `katcall ca trust > kat-ingress.crt` writes it to a file, and the commands to
+    /// standard error.
+    Trust,
     /// Stop waiting for machines that are still at version 0.1.0
     ///
     /// A machine of version 0.1.0 reads etcd with a certificate of its own, so the authority of

@@ -6,6 +6,7 @@ pub(crate) mod delete;
 pub(crate) mod diff;
 pub(crate) mod edit;
 pub(crate) mod export;
+pub(crate) mod job;
 mod output_folder;
 pub(crate) mod plan;
 pub(crate) mod quota;

@@ -150,10 +150,6 @@ fn entry(field: &Field) -> Block {
     let mut paragraphs = vec![kind, sentence(field.description)];
     match field.status {
         FieldStatus::Identity | FieldStatus::Effective => {}
-        FieldStatus::EffectiveFor(words) => paragraphs.push(format!(
-            "Only `{}` is supported; other words are refused.",
-            words.join("`, `")
-        )),
         FieldStatus::NotYet => paragraphs
             .push("Not supported yet: a value other than the default is refused.".to_owned()),
     }
@@ -207,6 +203,11 @@ mod tests {
             "{grace}"
         );
         assert!(found("spec.source.git.tag").contains("Not supported yet"));
-        assert!(found("spec.type").contains("Only `Service` is supported"));
+        let kind = found("spec.type");
+        assert!(
+            kind.starts_with("Service | Job | DaemonService, default `Service`\n"),
+            "{kind}"
+        );
+        assert!(!kind.contains("Not supported"), "{kind}");
     }
 }

@@ -3,6 +3,7 @@
 pub(super) mod json;
 pub(super) mod jsonpath;
 pub(super) mod table;
+pub(super) mod wrap;
 pub(super) mod yaml;
 
 use std::io::IsTerminal;
@@ -14,6 +15,7 @@ use jsonpath::Template;
 use kat_types::encoding::plain::push_plain;
 
 pub(super) use kat_types::encoding::plain::plain;
+pub(super) use wrap::wrapped;
 
 /// Prints a value as one document.
 pub(super) fn document<T: Serialize>(

@@ -51,9 +51,24 @@ pub(crate) fn tone_of(word: &str) -> TextTone {
 }
 
 /// Spaces between two columns.
-const PADDING: usize = 3;
-/// Least width of a last column that is shortened: less would tell nothing.
-const LEAST_LAST: usize = 12;
+const PADDING: u16 = 3;
+/// Least width of a column that is shortened: less would tell nothing.
+const LEAST: usize = 12;
+/// The same, where columns stand closer together and are still too wide.
+const LEAST_NARROW: usize = 10;
+/// Columns that are never shortened, since their words are used in other commands.
+const WHOLE: [&str; 10] = [
+    "NAME",
+    "NAMESPACE",
+    "NODE",
+    "WORKLOAD",
+    "VOLUME",
+    "ID",
+    "CONTEXT",
+    "PEER",
+    "KEY",
+    "HOST",
+];
 
 /// Rows under headers.
 #[derive(Debug, Clone, Default)]
@@ -63,6 +78,10 @@ pub(crate) struct Table {
     /// Minimum widths of the columns.
     widths: Vec<u16>,
     bare: bool,
+    /// Columns stand two instead of three blanks apart.
+    narrow: bool,
+    /// Columns that are shortened although their header is that of names.
+    texts: Vec<&'static str>,
 }
 
 impl Table {
@@ -76,6 +95,12 @@ impl Table {
     /// Sets the minimum width of the first column.
     pub(crate) fn with_first(mut self, width: u16) -> Self {
         self.widths = vec![width];
+        self
+    }
+
+    /// What is below these headers are texts of people, which are shortened as others are.
+    pub(crate) fn with_texts(mut self, headers: &[&'static str]) -> Self {
+        self.texts = headers.to_vec();
         self
     }
 
@@ -98,29 +123,79 @@ impl Table {
             rows: Vec::new(),
             widths,
             bare: true,
+            narrow: self.narrow,
+            texts: self.texts.clone(),
         }
     }
 
-    /// Shortens the texts of the last column, so that a row fits into this many columns; a terminal
-    /// would break the lines inside words. Other columns are never shortened.
+    /// Shortens texts so that a row fits into this many columns; a terminal would break the lines
+    /// inside words. The last column is shortened first, and then the widest one, unless its words
+    /// are names. Where that is not enough, columns stand closer together.
     pub(crate) fn within(mut self, width: Option<usize>) -> Self {
         let Some(width) = width else { return self };
         let widths = self.drawn(false).column_max_content_widths();
-        let Some((last, others)) = widths.split_last() else {
-            return self;
-        };
-        let before: usize = others.iter().map(|one| usize::from(*one) + PADDING).sum();
-        let rest = width.saturating_sub(before).max(LEAST_LAST);
-        if usize::from(*last) <= rest {
-            return self;
+        let mut widths: Vec<usize> = widths.into_iter().map(usize::from).collect();
+        for (wide, least) in widths.iter_mut().zip(&self.widths) {
+            *wide = (*wide).max(usize::from(*least));
         }
-        for cell in self.rows.iter_mut().filter_map(|row| row.last_mut()) {
-            if cell.text.chars().count() > rest {
-                let kept: String = cell.text.chars().take(rest - 1).collect();
-                cell.text = format!("{}…", kept.trim_end());
+        for (narrow, least) in [(false, LEAST), (true, LEAST), (true, LEAST_NARROW)] {
+            self.narrow = narrow;
+            self.shrink(&mut widths, width, least);
+            if self.excess(&widths, width) == 0 {
+                break;
             }
         }
         self
+    }
+
+    /// By how many columns a row of these widths is too wide.
+    fn excess(&self, widths: &[usize], width: usize) -> usize {
+        let padding = usize::from(self.padding());
+        let all: usize = widths.iter().map(|one| one + padding).sum();
+        all.saturating_sub(padding).saturating_sub(width)
+    }
+
+    /// Shortens columns to no less than `least` and their header.
+    fn shrink(&mut self, widths: &mut [usize], width: usize, least: usize) {
+        let Some(last) = widths.len().checked_sub(1) else {
+            return;
+        };
+        let mut next = Some(last);
+        while let Some(index) = next {
+            let too_much = self.excess(widths, width);
+            if too_much == 0 {
+                break;
+            }
+            if let Some(wide) = widths.get_mut(index) {
+                // The header stays whole.
+                let header = self.headers.get(index).map_or(0, |header| header.len());
+                let least = least.max(header);
+                *wide = wide.saturating_sub(too_much).max(least).min(*wide);
+                let wide = *wide;
+                self.shorten(index, wide);
+            }
+            next = self.widest(widths, last, least);
+        }
+    }
+
+    /// The widest column before the last one that can still be shortened.
+    fn widest(&self, widths: &[usize], last: usize, least: usize) -> Option<usize> {
+        let columns = self.headers.iter().zip(widths).enumerate().take(last);
+        let columns = columns.filter(|(_, (header, wide))| {
+            let is_name = WHOLE.contains(*header) && !self.texts.contains(*header);
+            !is_name && **wide > least.max(header.len())
+        });
+        let widest = columns.max_by_key(|(_, (_, wide))| **wide);
+        widest.map(|(index, _)| index)
+    }
+
+    fn shorten(&mut self, index: usize, width: usize) {
+        for cell in self.rows.iter_mut().filter_map(|row| row.get_mut(index)) {
+            if cell.text.chars().count() > width {
+                let kept: String = cell.text.chars().take(width.saturating_sub(1)).collect();
+                cell.text = format!("{}…", kept.trim_end());
+            }
+        }
     }
 
     /// The text, with a line feed after each line.
@@ -140,6 +215,11 @@ impl Table {
             .lines()
             .map(|line| format!("{before}{line}\n"))
             .collect()
+    }
+
+    /// Blanks after a column.
+    fn padding(&self) -> u16 {
+        PADDING - u16::from(self.narrow)
     }
 
     fn drawn(&self, colour: bool) -> Drawn {
@@ -168,10 +248,10 @@ impl Table {
             drawn.add_row(cells);
         }
         for (index, column) in drawn.column_iter_mut().enumerate() {
-            column.set_padding((0, 3));
+            column.set_padding((0, self.padding()));
             if let Some(width) = self.widths.get(index) {
                 // The column's width includes its padding.
-                let width = Width::Fixed(width.saturating_add(3));
+                let width = Width::Fixed(width.saturating_add(self.padding()));
                 column.set_constraint(ColumnConstraint::LowerBoundary(width));
             }
         }
@@ -217,24 +297,54 @@ mod tests {
             Cell::new("a message of many words that is longer than a line"),
         ]);
         for (width, message) in [
-            (None, "a message of many words that is longer than a line"),
+            (
+                None,
+                "web-bbbbb   Failed    a message of many words that is longer than a line",
+            ),
             (
                 Some(200),
-                "a message of many words that is longer than a line",
+                "web-bbbbb   Failed    a message of many words that is longer than a line",
             ),
-            (Some(40), "a message of many…"),
-            // Too narrow for the first columns: they stay.
-            (Some(5), "a message o…"),
+            (Some(40), "web-bbbbb   Failed    a message of many…"),
+            // Too narrow for the first columns: they stay, and stand closer together.
+            (Some(5), "web-bbbbb  Failed   a message…"),
         ] {
             let text = table.clone().within(width).render(false);
             let line = text.lines().last().unwrap();
-            assert_eq!(
-                line,
-                format!("web-bbbbb   Failed    {message}"),
-                "{width:?}"
-            );
+            assert_eq!(line, message, "{width:?}");
             assert!(width != Some(40) || line.chars().count() <= 40, "{line}");
         }
+    }
+
+    #[test]
+    fn names_of_machines_and_instances_are_never_shortened() {
+        let mut table = Table::new(vec!["NAME", "NODE", "REASON", "IMAGE", "AGE"]);
+        table.row(vec![
+            Cell::new("a-workload-with-a-long-name-abcde"),
+            Cell::new("machine-in-the-cellar"),
+            Cell::new("WaitingForDataOnAnotherMachine"),
+            Cell::new("registry.example/team/project/image:1.2.3"),
+            Cell::new("5m"),
+        ]);
+        let text = table.clone().within(Some(100)).render(false);
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+        for name in [
+            "a-workload-with-a-long-name-abcde ",
+            "machine-in-the-cellar ",
+            " 5m",
+        ] {
+            assert!(text.contains(name), "{text}");
+        }
+        // Where names alone are too wide, they stay as well, and so do headers.
+        let text = table.within(Some(40)).render(false);
+        assert!(
+            text.contains("a-workload-with-a-long-name-abcde "),
+            "{text}"
+        );
+        assert!(text.contains("WaitingFo…"), "{text}");
+        assert!(text.contains("REASON") && text.contains("IMAGE"), "{text}");
     }
 
     #[test]

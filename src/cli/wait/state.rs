@@ -164,7 +164,13 @@ impl RolloutWait {
             {
                 WaitVerdict::Done
             }
-            WorkloadPhase::Succeeded | WorkloadPhase::Scheduled => WaitVerdict::Done,
+            // The generation that is waited for does not run: a later one was stopped.
+            WorkloadPhase::Stopped if status.observed_generation > self.target.generation => {
+                WaitVerdict::Failed("was stopped meanwhile".to_owned())
+            }
+            WorkloadPhase::Succeeded | WorkloadPhase::Scheduled | WorkloadPhase::Stopped => {
+                WaitVerdict::Done
+            }
             WorkloadPhase::Stalled => WaitVerdict::Failed(self.with_reason("has stalled", item)),
             WorkloadPhase::Failed => WaitVerdict::Failed(self.with_reason("has failed", item)),
             _ => WaitVerdict::Waiting,
@@ -236,6 +242,7 @@ impl RolloutWait {
         match item.status.phase {
             WorkloadPhase::Succeeded => return "succeeded".to_owned(),
             WorkloadPhase::Scheduled => return "scheduled".to_owned(),
+            WorkloadPhase::Stopped => return "stopped".to_owned(),
             _ => {}
         }
         let mut running = 0_usize;
@@ -284,6 +291,13 @@ impl RolloutWait {
             text.push_str(&format!(", {count} {word}"));
         }
         text.push_str(&self.stopping_in_words());
+        let waits = workload_reason(item).filter(|condition| {
+            condition.reason == Reason::WaitsForDependency
+                || condition.reason == Reason::DependencyTimedOut
+        });
+        if let Some(condition) = waits {
+            text.push_str(&format!("; {}", one_line(&condition.message)));
+        }
         if status.phase == WorkloadPhase::Paused {
             text.push_str("; its rollout is paused, `katcall rollout resume` continues it");
         }

@@ -244,9 +244,14 @@ fn surroundings(stage: CheckStage, facts: &CheckFacts, findings: &mut Vec<Findin
         }
     });
     if facts.selinux_enforcing {
-        findings.push(Finding::warning(
-            "SELinux enforces: KAT was never tested with it, containers may be refused their files",
-        ));
+        findings.push(
+            Finding::warning(
+                "SELinux enforces: with Debian's policy alone no container starts, and other policies were not tried",
+            )
+            .mended_by(
+                "two files that give up the confinement of kat-agent and of the containers let them start: see SELinux in /usr/share/doc/kat/docs/guide/devices.md",
+            ),
+        );
     }
     findings.push(if facts.kernel_wireguard {
         Finding::ok("the kernel has WireGuard")

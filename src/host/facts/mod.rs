@@ -81,6 +81,29 @@ pub async fn node_facts() -> Result<NodeFacts, FactsError> {
     })
 }
 
+/// All memory of the machine, and the memory that programs can still get without swapping, bytes.
+pub fn memory_now() -> Result<(u64, u64), FactsError> {
+    Ok((memory("MemTotal")?, memory("MemAvailable")?))
+}
+
+/// Mean number of processes that run or wait for the disk, over 1, 5 and 15 minutes.
+pub fn load_now() -> Result<[f64; 3], FactsError> {
+    let path = "/proc/loadavg";
+    parse::loadavg(&read(path)?).ok_or_else(|| FactsError::Content {
+        path: path.into(),
+        expected: "three numbers",
+    })
+}
+
+/// Resident memory of this process, bytes.
+pub fn own_resident_memory() -> Result<u64, FactsError> {
+    let path = "/proc/self/status";
+    parse::meminfo(&read(path)?, "VmRSS").ok_or_else(|| FactsError::Content {
+        path: path.into(),
+        expected: "VmRSS",
+    })
+}
+
 /// Size and free space of the file system at a path, or at its nearest existing parent.
 pub fn disk(path: &Path) -> Result<(u64, u64), FactsError> {
     let there = path
@@ -110,7 +133,7 @@ fn memory(field: &str) -> Result<u64, FactsError> {
     let path = "/proc/meminfo";
     parse::meminfo(&read(path)?, field).ok_or_else(|| FactsError::Content {
         path: path.into(),
-        expected: "MemTotal",
+        expected: "MemTotal and MemAvailable",
     })
 }
 
@@ -132,6 +155,11 @@ mod tests {
         assert!(facts.memory_bytes > 64 << 20);
         assert_eq!(facts.boot_id.len(), 36);
         assert!(!facts.kernel.is_empty() && !facts.hostname.contains('.'));
+        let (all, available) = memory_now().unwrap();
+        assert!(all == facts.memory_bytes && available <= all);
+        assert!(load_now().unwrap().iter().all(|load| *load >= 0.0));
+        let resident = own_resident_memory().unwrap();
+        assert!(resident > 0 && resident < all);
         let (size, free) = disk(Path::new("/var/lib/kat/not/yet/there")).unwrap();
         assert!(size > 0 && free <= size);
     }

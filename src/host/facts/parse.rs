@@ -20,6 +20,12 @@ pub(crate) fn meminfo(text: &str, field: &str) -> Option<u64> {
     number.checked_mul(1024)
 }
 
+/// The three means of /proc/loadavg (proc_loadavg(5)).
+pub(crate) fn loadavg(text: &str) -> Option<[f64; 3]> {
+    let mut means = text.split_whitespace().map(|word| word.parse().ok());
+    Some([means.next()??, means.next()??, means.next()??])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,5 +36,8 @@ mod tests {
         assert_eq!(meminfo(text, "MemAvailable"), Some(512_000));
         assert_eq!(meminfo(text, "Mem"), None);
         assert_eq!(architecture("aarch64"), "arm64");
+        let load = loadavg("0.20 0.18 12.50 1/80 11206\n");
+        assert_eq!(load, Some([0.2, 0.18, 12.5]));
+        assert_eq!(loadavg("0.20 0.18"), None);
     }
 }

@@ -87,6 +87,7 @@ fn applied(image: &str, replicas: u32, generation: u64) -> Vec<WriteOperation> {
         deletes_volumes: false,
         paused: false,
         restarted: None,
+        stopped: None,
         image: Default::default(),
     };
     vec![

@@ -145,6 +145,7 @@ fn what_an_earlier_version_stored_is_read_and_left_as_it_is() {
         let touched = touched(&snapshot, &observed(&object(reports)));
         let mut expected: Vec<String> = GIVEN.map(str::to_owned).into();
         expected.extend(told_of_images(&snapshot));
+        expected.extend(told_of_namespaces(&snapshot));
         assert_eq!(touched, expected, "{version}");
     }
 }
@@ -181,6 +182,7 @@ fn what_a_later_version_stored_is_read_and_left_as_it_is() {
         let mut expected: Vec<String> = GIVEN.map(str::to_owned).into();
         expected.extend(keys_of_names(&plain));
         expected.extend(told_of_images(&plain));
+        expected.extend(told_of_namespaces(&plain));
         assert_eq!(touched(&snapshot, &observed), expected, "{version}");
     }
 }
@@ -189,6 +191,12 @@ fn what_a_later_version_stored_is_read_and_left_as_it_is() {
 fn told_of_images(snapshot: &Snapshot) -> Vec<String> {
     let nodes = snapshot.nodes.keys();
     nodes.map(|node| keys::desired_images(node)).collect()
+}
+
+/// Earlier versions did not write whose an address is.
+fn told_of_namespaces(snapshot: &Snapshot) -> Vec<String> {
+    let instances = snapshot.allocations.keys();
+    instances.map(|id| keys::allocation(id)).collect()
 }
 
 /// The DNS keys except those of machines. An instance with a health state of a newer version does

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
-    sync::Semaphore,
+    sync::{Semaphore, watch},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,10 @@ use super::{
     fence::{DeadlineFence, DeadlinePassed},
     verify::VerifyError,
 };
-use crate::{containers::journal_budget::LineBudget, state_files::StateFiles};
+use crate::{
+    containers::journal_budget::LineBudget, isolation::enforcement::EnforcedIsolation,
+    state_files::StateFiles,
+};
 use kat_daemon::watchdog::LoopPulse;
 use kat_types::{
     encoding::json,
@@ -31,6 +34,8 @@ use kat_types::{
 const MAXIMUM_REQUEST: usize = 4096;
 /// Longest time to send the request, and to receive the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait for the rules of isolation.
+const ISOLATION_LIMIT: Duration = Duration::from_secs(15);
 /// Most pending calls of one uid.
 const CALLS_OF_ONE_USER: usize = 64;
 /// Most pending calls of all users without an instance together: one person may have many uids.
@@ -92,6 +97,9 @@ pub(crate) enum HookRefusal {
     /// The agent did not confirm that the instance may run here.
     #[error(transparent)]
     Fenced(#[from] DeadlinePassed),
+    /// Containers of other namespaces might reach it, or it them.
+    #[error("the rules that isolate namespaces are not in place for instance {instance}: {reason}")]
+    NotIsolated { instance: String, reason: String },
     /// The caller disconnected while it waited.
     #[error("the caller went away")]
     Gone,
@@ -134,6 +142,7 @@ pub struct HookServer {
     files: Arc<StateFiles>,
     attachments: Arc<Attachments>,
     fence: Arc<DeadlineFence>,
+    isolation: watch::Receiver<EnforcedIsolation>,
     calls: Mutex<BTreeMap<u32, usize>>,
     strangers: Semaphore,
     /// When the files were last read for a user without an instance.
@@ -160,16 +169,19 @@ impl Drop for PendingHookCall<'_> {
 }
 
 impl HookServer {
-    /// A server that authorizes by `files` and `fence`, and makes links with `attachments`.
+    /// A server that authorizes by `files` and `fence`, and makes links with `attachments`. A container
+    /// starts only when `isolation` covers it.
     pub fn new(
         files: Arc<StateFiles>,
         attachments: Arc<Attachments>,
         fence: Arc<DeadlineFence>,
+        isolation: watch::Receiver<EnforcedIsolation>,
     ) -> Arc<Self> {
         Arc::new(Self {
             files,
             attachments,
             fence,
+            isolation,
             calls: Mutex::default(),
             strangers: Semaphore::new(CALLS_OF_STRANGERS),
             looked: tokio::sync::Mutex::default(),
@@ -275,6 +287,7 @@ impl HookServer {
         let (_, instance) = self.look_up(&request, uid)?;
         let container = self.attachments.verify(request.pid, &instance)?;
         let (node, instance) = self.pass_gate(reader, &request, uid).await?;
+        self.wait_for_isolation(id, &instance).await?;
         self.attachments
             .attach(id, &node, &instance, &container)
             .await?;
@@ -374,6 +387,32 @@ impl HookServer {
         Ok((node.ok_or(HookRefusal::NoNode)?, instance))
     }
 
+    /// Waits until the rules of isolation have the container's link and address.
+    async fn wait_for_isolation(
+        &self,
+        id: &str,
+        instance: &InstanceNetwork,
+    ) -> Result<(), HookRefusal> {
+        let mut enforced = self.isolation.clone();
+        let covers = |enforced: &EnforcedIsolation| {
+            let files = self.files.current();
+            enforced.covers(files.isolation.as_deref(), id, instance)
+        };
+        let in_place = timeout(ISOLATION_LIMIT, enforced.wait_for(covers)).await;
+        match in_place {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(HookRefusal::Gone),
+            Err(_) => {
+                let problem = self.isolation.borrow().problem.clone();
+                let reason = problem.unwrap_or_else(|| {
+                    format!("nothing changed within {} s", ISOLATION_LIMIT.as_secs())
+                });
+                let instance = id.to_owned();
+                Err(HookRefusal::NotIsolated { instance, reason })
+            }
+        }
+    }
+
     /// Waits while the agent holds the start, at most the node's `holdSeconds`.
     async fn pass_gate(
         &self,
@@ -443,7 +482,12 @@ mod tests {
             cgroups: Arc::new(|_| Ok("/".to_owned())),
             processes: Arc::new(|_, _| Ok(Vec::new())),
         });
-        let server = HookServer::new(files, attachments, fence);
+        let server = HookServer::new(
+            files,
+            attachments,
+            fence,
+            watch::Sender::default().subscribe(),
+        );
         let listener = UnixListener::bind(folder.path().join("net.sock")).unwrap();
         let (pulses, cancel) = (
             kat_daemon::watchdog::LoopPulses::default(),

@@ -1,19 +1,15 @@
 //! Network namespaces and processes, held by descriptors, so that a reused number can't be taken
 //! for the old one.
 //!
-//! This and `host/mount_tree.rs` have all of KAT's `unsafe`: the two requests of ioctl_nsfs(2) have
-//! no safe wrapper in the libraries used, and a descriptor passed by the service manager is a bare
-//! number.
+//! This, `daemon/passed_sockets.rs` and `host/mount_tree.rs` have all of KAT's `unsafe`: the two
+//! requests of ioctl_nsfs(2) have no safe wrapper in the libraries used.
 
-#![allow(
-    unsafe_code,
-    reason = "ioctl_nsfs(2) and passed descriptors; see the module's text"
-)]
+#![allow(unsafe_code, reason = "ioctl_nsfs(2); see the module's text")]
 
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
 use rustix::{
@@ -193,13 +189,4 @@ impl ProcessDescriptor {
     pub(crate) fn kill(&self) -> io::Result<()> {
         Ok(pidfd_send_signal(&self.descriptor, Signal::KILL)?)
     }
-}
-
-/// Takes over a descriptor that the service manager passed (sd_listen_fds(3)).
-///
-/// Call it at most once for each number, before anything else uses it.
-pub(crate) fn adopt_descriptor(number: RawFd) -> OwnedFd {
-    // SAFETY: sd_listen_fds(3) hands this number to this process for its own use, and the caller
-    // takes it once.
-    unsafe { OwnedFd::from_raw_fd(number) }
 }

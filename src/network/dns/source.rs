@@ -14,7 +14,10 @@ use crate::{
     service::DnsServer,
     state_files::StateFilesSnapshot,
 };
-use kat_types::machine::network::{DnsRecords, Instances};
+use kat_types::machine::{
+    isolation::IsolationMode,
+    network::{DnsRecords, Instances},
+};
 
 /// Port of DNS.
 const PORT: u16 = 53;
@@ -73,5 +76,8 @@ fn zone_of(snapshot: &StateFilesSnapshot) -> Result<Option<Zone>, DnsError> {
     let (instances, records) = (Instances::default(), DnsRecords::default());
     let instances = snapshot.instances.as_deref().unwrap_or(&instances);
     let records = snapshot.dns.as_deref().unwrap_or(&records);
-    Zone::new(node, instances, records).map(Some)
+    let isolation = snapshot.isolation.as_deref();
+    let isolated = isolation.is_some_and(|rules| rules.mode == IsolationMode::Namespaces);
+    let zone = Zone::new(node, instances, records)?;
+    Ok(Some(zone.with_own_namespace_only(isolated)))
 }

@@ -45,6 +45,7 @@ pub(super) fn node() -> NodeNetwork {
         upstream_dns: Vec::new(),
         relay: false,
         control_ports: kat_types::machine::network::control_ports(),
+        api_port: None,
         hold_seconds: 60,
     }
 }
@@ -80,6 +81,7 @@ fn instances() -> Instances {
         address: Ipv4Addr::new(10, 100, 0, 7),
         gate: StartGate::Open,
         host_ports: Vec::new(),
+        machine_access: Default::default(),
     };
     Instances {
         schema: 1,

@@ -40,6 +40,8 @@ pub struct Zone {
     address: Ipv4Addr,
     upstreams: Vec<IpAddr>,
     authority: SOA,
+    /// A name without the domain is looked up in the caller's own namespace alone.
+    own_namespace_only: bool,
 }
 
 /// The result of a lookup.
@@ -101,7 +103,15 @@ impl Zone {
             upstreams: node.upstream_dns.clone(),
             authority: SOA::new(own, contact, serial, 3600, 600, 86_400, TTL),
             domain,
+            own_namespace_only: false,
         })
+    }
+
+    /// Looks up names without the domain in the caller's own namespace alone if `only`: a workload
+    /// `github` of a namespace `dev` is no `github.dev` for others.
+    pub fn with_own_namespace_only(mut self, only: bool) -> Self {
+        self.own_namespace_only = only;
+        self
     }
 
     /// Answers a question from `source`.
@@ -176,7 +186,7 @@ impl Zone {
     }
 
     /// Looks up a short name from a container of this machine: first within its own namespace, then
-    /// within the cluster. Namespaces themselves are not found, as one could be called `com`.
+    /// within the cluster where that is not isolated. Namespaces themselves are not found, as one could be called `com`.
     fn look_up_short_name(&self, source: IpAddr, name: &Name, kind: RecordType) -> Option<Lookup> {
         let IpAddr::V4(source) = source else {
             return None;
@@ -185,14 +195,18 @@ impl Zone {
         if name.is_root() {
             return None;
         }
-        [namespace, &self.domain].into_iter().find_map(|suffix| {
-            let mut relative = name.clone();
-            relative.set_fqdn(false);
-            let full = relative.append_domain(suffix).ok()?;
-            self.records
-                .contains_key(&full)
-                .then(|| self.own(name, &full, kind))?
-        })
+        let cluster = (!self.own_namespace_only).then_some(&self.domain);
+        [Some(namespace), cluster]
+            .into_iter()
+            .flatten()
+            .find_map(|suffix| {
+                let mut relative = name.clone();
+                relative.set_fqdn(false);
+                let full = relative.append_domain(suffix).ok()?;
+                self.records
+                    .contains_key(&full)
+                    .then(|| self.own(name, &full, kind))?
+            })
     }
 
     /// Looks up reverse names of the cluster's addresses; they are never forwarded.

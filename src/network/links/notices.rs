@@ -67,6 +67,26 @@ async fn wait_for_other_addresses(before: &[local::LocalAddress]) -> Result<(), 
     }
 }
 
+/// Waits until an address or a link of the machine changes, whoever changes it. Changes after this call
+/// are seen even before the future is polled. Without the kernel's messages it waits forever.
+pub fn changed_addresses() -> impl Future<Output = ()> + Send + 'static {
+    let opened = rtnetlink::new_multicast_connection(&[
+        MulticastGroup::Ipv4Ifaddr,
+        MulticastGroup::Ipv6Ifaddr,
+        MulticastGroup::Link,
+    ]);
+    async move {
+        if let Ok((connection, _handle, mut messages)) = opened {
+            let task = tokio::spawn(connection);
+            let _end = AbortOnDrop(task.abort_handle());
+            if messages.next().await.is_some() {
+                return;
+            }
+        }
+        std::future::pending().await
+    }
+}
+
 struct AbortOnDrop(tokio::task::AbortHandle);
 
 impl Drop for AbortOnDrop {

@@ -1,18 +1,11 @@
 //! The kernel's connection tracking, over netlink (linux/netfilter/nfnetlink_conntrack.h).
 
-use std::{io, net::Ipv4Addr, time::Duration};
+use std::net::Ipv4Addr;
 
-use futures_util::StreamExt;
-use netlink_packet_core::{
-    DecodeError, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload, NetlinkSerializable, NlaBuffer, NlasIterator,
-};
-use netlink_proto::sys::{SocketAddr, protocols::NETLINK_NETFILTER};
 use rustix::{io::Errno, net::AddressFamily};
 
+use super::netfilter::{self, HEADER, NetfilterError, attribute, push};
 use kat_types::machine::network::Transport;
-
-const DEADLINE: Duration = Duration::from_secs(10);
 
 /// `NFNL_SUBSYS_CTNETLINK`, in the upper half of a message's type.
 const SUBSYSTEM: u16 = 1 << 8;
@@ -20,8 +13,6 @@ const SUBSYSTEM: u16 = 1 << 8;
 const GET: u16 = SUBSYSTEM | 1;
 /// `IPCTNL_MSG_CT_DELETE`.
 const DELETE: u16 = SUBSYSTEM | 2;
-/// Size of `struct nfgenmsg`: family, version, and a resource id that is 0.
-const HEADER: usize = 4;
 
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
@@ -47,27 +38,11 @@ const DST_NAT: u32 = 1 << 5;
 /// Flag of an attribute that contains others.
 const NESTED: u16 = 0x8000;
 
-/// Why a request failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ConntrackError {
-    #[error("netlink: {0}")]
-    Socket(#[source] io::Error),
-    #[error("can't {what}: {source}")]
-    Refused {
-        /// The request, for messages.
-        what: &'static str,
-        source: io::Error,
-    },
-    #[error("can't {what}: the kernel did not answer within {} s", DEADLINE.as_secs())]
-    Timeout {
-        /// The request, for messages.
-        what: &'static str,
-    },
-}
-
 /// A tracked connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flow {
+    /// Address of its client.
+    pub from: Ipv4Addr,
     /// Destination address that its client uses.
     pub called: Ipv4Addr,
     /// Destination port that its client uses.
@@ -85,36 +60,48 @@ pub(crate) struct Flow {
     identity: Vec<u8>,
 }
 
-/// All connections of the machine, including forwarded ones, whose destination was translated.
-pub(crate) async fn translated() -> Result<Vec<Flow>, ConntrackError> {
+/// All connections of the machine, including forwarded ones.
+pub(crate) async fn all() -> Result<Vec<Flow>, NetfilterError> {
+    list(&[]).await
+}
+
+/// All connections whose destination was translated.
+pub(crate) async fn translated() -> Result<Vec<Flow>, NetfilterError> {
     let mut attributes = Vec::new();
     for kind in [CTA_STATUS, CTA_STATUS_MASK] {
         push(&mut attributes, kind, &DST_NAT.to_be_bytes());
     }
-    let answers = exchange("list connections", GET, &attributes, NLM_F_DUMP).await?;
-    Ok(answers.iter().filter_map(|body| flow(body)).collect())
+    list(&attributes).await
 }
 
 /// All connections whose destination was not translated.
-pub(crate) async fn untranslated() -> Result<Vec<Flow>, ConntrackError> {
+pub(crate) async fn untranslated() -> Result<Vec<Flow>, NetfilterError> {
     let mut attributes = Vec::new();
     push(&mut attributes, CTA_STATUS, &0u32.to_be_bytes());
     push(&mut attributes, CTA_STATUS_MASK, &DST_NAT.to_be_bytes());
-    let answers = exchange("list connections", GET, &attributes, NLM_F_DUMP).await?;
+    list(&attributes).await
+}
+
+async fn list(attributes: &[u8]) -> Result<Vec<Flow>, NetfilterError> {
+    let answers = netfilter::dump("list connections", ipv4(), GET, attributes).await?;
     Ok(answers.iter().filter_map(|body| flow(body)).collect())
 }
 
 /// Deletes a connection's entry; its next packet is treated as a first one. A missing entry is no
 /// error.
-pub(crate) async fn forget(flow: &Flow) -> Result<(), ConntrackError> {
-    match exchange("forget a connection", DELETE, &flow.identity, NLM_F_ACK).await {
-        Err(ConntrackError::Refused { source, .. })
+pub(crate) async fn forget(flow: &Flow) -> Result<(), NetfilterError> {
+    match netfilter::command("forget a connection", ipv4(), DELETE, &flow.identity).await {
+        Err(NetfilterError::Refused { source, .. })
             if source.raw_os_error() == Some(Errno::NOENT.raw_os_error()) =>
         {
             Ok(())
         }
-        other => other.map(drop),
+        other => other,
     }
+}
+
+fn ipv4() -> u8 {
+    u8::try_from(AddressFamily::INET.as_raw()).unwrap_or_default()
 }
 
 /// Decodes a connection; `None` if it is not one over IPv4.
@@ -148,6 +135,7 @@ fn flow(body: &[u8]) -> Option<Flow> {
         }
     }
     Some(Flow {
+        from: address(&original, CTA_IP_V4_SRC)?,
         called: address(&original, CTA_IP_V4_DST)?,
         port: u16::from_be_bytes(port.try_into().unwrap_or_default()),
         transport,
@@ -156,100 +144,6 @@ fn flow(body: &[u8]) -> Option<Flow> {
         half_open: state().is_some_and(|state| state == [SYN_SENT]),
         identity,
     })
-}
-
-/// The value of the first attribute of a kind.
-pub(super) fn attribute(attributes: &[u8], kind: u16) -> Option<Vec<u8>> {
-    let all: Vec<NlaBuffer<&[u8]>> = NlasIterator::new(attributes)
-        .collect::<Result<_, _>>()
-        .ok()?;
-    let found = all.iter().find(|attribute| attribute.kind() == kind)?;
-    Some(found.value().to_vec())
-}
-
-/// Appends an attribute, padded to four bytes.
-fn push(attributes: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let length = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
-    attributes.extend(length.to_ne_bytes());
-    attributes.extend(kind.to_ne_bytes());
-    attributes.extend(value);
-    attributes.resize(attributes.len().next_multiple_of(4), 0);
-}
-
-/// A netfilter message with an undecoded body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct ConntrackMessage {
-    kind: u16,
-    body: Vec<u8>,
-}
-
-impl NetlinkSerializable for ConntrackMessage {
-    fn message_type(&self) -> u16 {
-        self.kind
-    }
-
-    fn buffer_len(&self) -> usize {
-        self.body.len()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        buffer.copy_from_slice(&self.body);
-    }
-}
-
-impl NetlinkDeserializable for ConntrackMessage {
-    type Error = DecodeError;
-
-    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
-        Ok(Self {
-            kind: header.message_type,
-            body: payload.to_vec(),
-        })
-    }
-}
-
-impl From<ConntrackMessage> for NetlinkPayload<ConntrackMessage> {
-    fn from(message: ConntrackMessage) -> Self {
-        Self::InnerMessage(message)
-    }
-}
-
-/// Sends one request on a socket of its own; returns the bodies of the answers.
-async fn exchange(
-    what: &'static str,
-    kind: u16,
-    attributes: &[u8],
-    flags: u16,
-) -> Result<Vec<Vec<u8>>, ConntrackError> {
-    let (connection, handle, _) =
-        netlink_proto::new_connection::<ConntrackMessage>(NETLINK_NETFILTER)
-            .map_err(ConntrackError::Socket)?;
-    let task = tokio::spawn(connection);
-    let family = u8::try_from(AddressFamily::INET.as_raw()).unwrap_or_default();
-    let mut body = vec![family, 0, 0, 0];
-    body.extend(attributes);
-    let mut request = NetlinkMessage::from(ConntrackMessage { kind, body });
-    request.header.flags = NLM_F_REQUEST | flags;
-    let work = async {
-        let mut received = Vec::new();
-        let mut answers = handle
-            .request(request, SocketAddr::new(0, 0))
-            .map_err(|error| ConntrackError::Socket(io::Error::other(error.to_string())))?;
-        while let Some(answer) = answers.next().await {
-            match answer.payload {
-                NetlinkPayload::InnerMessage(inner) => received.push(inner.body),
-                NetlinkPayload::Error(error) if error.code.is_some() => {
-                    let source = error.to_io();
-                    return Err(ConntrackError::Refused { what, source });
-                }
-                _ => {}
-            }
-        }
-        Ok(received)
-    };
-    let outcome = tokio::time::timeout(DEADLINE, work).await;
-    task.abort();
-    outcome.unwrap_or(Err(ConntrackError::Timeout { what }))
 }
 
 #[cfg(test)]
@@ -262,6 +156,7 @@ impl Flow {
         answers: Ipv4Addr,
     ) -> Self {
         Self {
+            from: Ipv4Addr::new(10, 100, 0, 9),
             called,
             port,
             transport: Some(transport),
@@ -297,6 +192,7 @@ mod tests {
         push(&mut body, CTA_TUPLE_REPLY | NESTED, &reply);
         push(&mut body, CTA_ID, &[1, 2, 3, 4]);
         let flow = flow(&body).unwrap();
+        assert_eq!(flow.from, Ipv4Addr::new(10, 100, 0, 2));
         assert_eq!(flow.called, Ipv4Addr::new(10, 200, 0, 5));
         assert_eq!((flow.port, flow.transport), (53, Some(Transport::Udp)));
         assert_eq!(flow.answers, Ipv4Addr::new(10, 100, 2, 2));

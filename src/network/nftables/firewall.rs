@@ -26,9 +26,17 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::rule_changes::{self, RulesetChanges};
+use super::{
+    netfilter,
+    rule_changes::{self, RulesetChanges},
+    table::is_same_generation,
+};
+use crate::containers::attach;
 use kat_daemon::watchdog::LoopPulse;
-use kat_types::machine::network::NodeNetwork;
+use kat_types::machine::{
+    isolation::MachineAccess,
+    network::{Instances, NodeNetwork},
+};
 
 /// Family of the table.
 pub(crate) const FAMILY: &str = "inet";
@@ -62,6 +70,34 @@ pub enum FirewallError {
     Malformed(#[source] serde_json::Error),
 }
 
+/// What the rules depend on besides the machine's own settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FirewallInput {
+    /// Addresses of the other machines outside the overlay.
+    pub machines: BTreeSet<IpAddr>,
+    /// Links of containers that may reach this machine's API.
+    pub api_links: BTreeSet<String>,
+    /// Links of containers that may reach the metadata of clouds.
+    pub metadata_links: BTreeSet<String>,
+}
+
+impl FirewallInput {
+    /// The links of these containers, and the addresses of the other machines.
+    pub fn new(machines: BTreeSet<IpAddr>, instances: Option<&Instances>) -> Self {
+        let links = |access: MachineAccess| {
+            let all = instances.into_iter().flat_map(|list| &list.instances);
+            all.filter(|(_, instance)| instance.machine_access.contains(&access))
+                .map(|(id, _)| attach::host_link_name(id))
+                .collect()
+        };
+        Self {
+            machines,
+            api_links: links(MachineAccess::Api),
+            metadata_links: links(MachineAccess::Metadata),
+        }
+    }
+}
+
 /// Keeps the table up to date.
 #[derive(Debug)]
 pub struct Firewall {
@@ -69,11 +105,13 @@ pub struct Firewall {
     applied: Mutex<Option<AppliedRules>>,
 }
 
-/// The applied rules, and the output of `nft` for them.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct AppliedRules {
     rules: String,
+    /// The output of `nft` for them.
     listed: Option<String>,
+    /// The generation of nftables before they were last listed.
+    generation: Option<u32>,
 }
 
 impl Default for Firewall {
@@ -99,19 +137,28 @@ impl Firewall {
         firewall
     }
 
-    /// Applies the rules unless they are in place; `machines` are the addresses of the other
-    /// machines outside the overlay. Returns whether they were applied.
+    /// Applies the rules unless they are in place. Returns whether they were applied.
     ///
     /// # Errors
     /// See [`FirewallError`]; the previous rules stay in force then.
     pub async fn ensure(
         &self,
         node: &NodeNetwork,
-        machines: &BTreeSet<IpAddr>,
+        input: &FirewallInput,
     ) -> Result<bool, FirewallError> {
-        let rules = ruleset(&self.template, node, machines)?;
+        let rules = ruleset(&self.template, node, input)?;
         self.apply(&mut *self.applied.lock().await, rules, false)
             .await
+    }
+
+    /// Whether no program has changed any nftables rule since the applied ones were last listed:
+    /// [`ensure`](Self::ensure) with the same input would change nothing.
+    pub async fn is_untouched(&self) -> bool {
+        let before = match &*self.applied.lock().await {
+            Some(applied) => applied.generation,
+            None => return false,
+        };
+        is_same_generation(before, netfilter::generation().await)
     }
 
     /// Applies the last rules again, unless they are in place and `changed` is false; nothing before
@@ -171,18 +218,29 @@ impl Firewall {
         rules: String,
         changed: bool,
     ) -> Result<bool, FirewallError> {
-        let present = Some(AppliedRules {
-            rules: rules.clone(),
-            listed: listed().await?,
-        });
         // After a change the comparison is not enough: the rules may have been changed between their
         // transaction and their listing.
-        if *applied == present && !changed {
-            return Ok(false);
+        if let Some(applied) = applied
+            .as_mut()
+            .filter(|one| !changed && one.rules == rules)
+        {
+            let generation = netfilter::generation().await;
+            if is_same_generation(applied.generation, generation) {
+                return Ok(false);
+            }
+            if listed().await? == applied.listed {
+                applied.generation = generation;
+                return Ok(false);
+            }
         }
         nft(&["-f", "-"], &rules).await?;
+        let generation = netfilter::generation().await;
         let listed = listed().await?;
-        *applied = Some(AppliedRules { rules, listed });
+        *applied = Some(AppliedRules {
+            rules,
+            listed,
+            generation,
+        });
         Ok(true)
     }
 }
@@ -205,22 +263,33 @@ struct FirewallValues {
     ports: String,
     machines: String,
     machines6: String,
+    /// This machine's overlay address and the port of the API there.
+    address: Ipv4Addr,
+    api_port: Option<u16>,
+    api_links: String,
+    metadata_links: String,
 }
 
-/// The whole transaction, for a machine and the addresses of the others outside the overlay. Only a
-/// relay forwards packets between two other machines.
+/// The whole transaction. Only a relay forwards packets between two other machines.
 ///
 /// # Errors
 /// The template can't be rendered.
 pub fn ruleset(
     template: &str,
     node: &NodeNetwork,
-    machines: &BTreeSet<IpAddr>,
+    input: &FirewallInput,
 ) -> Result<String, tera::Error> {
     let ports = node.control_ports.iter().map(u16::to_string);
     let of_family = |v4: bool| {
-        let own = machines.iter().filter(|address| address.is_ipv4() == v4);
+        let own = input
+            .machines
+            .iter()
+            .filter(|address| address.is_ipv4() == v4);
         let texts: Vec<String> = own.map(IpAddr::to_string).collect();
+        texts.join(", ")
+    };
+    let links = |links: &BTreeSet<String>| {
+        let texts: Vec<String> = links.iter().map(|link| format!("\"{link}\"")).collect();
         texts.join(", ")
     };
     let values = FirewallValues {
@@ -231,6 +300,10 @@ pub fn ruleset(
         ports: ports.collect::<Vec<_>>().join(", "),
         machines: of_family(true),
         machines6: of_family(false),
+        address: node.address,
+        api_port: node.api_port,
+        api_links: links(&input.api_links),
+        metadata_links: links(&input.metadata_links),
     };
     let mut templates = Tera::new();
     templates.add_raw_template("kat.nft", template)?;
@@ -293,7 +366,7 @@ mod tests {
 
     #[test]
     fn the_table_is_replaced_whole_and_nothing_else_is_named() {
-        let rules = ruleset(TEMPLATE, &node(false), &BTreeSet::new()).unwrap();
+        let rules = ruleset(TEMPLATE, &node(false), &FirewallInput::default()).unwrap();
         let tables: Vec<&str> = rules
             .lines()
             .filter(|line| !line.starts_with('#') && line.contains("table "))
@@ -311,7 +384,7 @@ mod tests {
     #[test]
     fn of_what_the_machine_sends_only_workloads_users_are_filtered() {
         use kat_types::assignment::{INDEX_LIMIT, SUBORDINATE_BASE, SUBORDINATE_COUNT, USER_BASE};
-        let rules = ruleset(TEMPLATE, &node(false), &BTreeSet::new()).unwrap();
+        let rules = ruleset(TEMPLATE, &node(false), &FirewallInput::default()).unwrap();
         let (_, output) = rules.split_once("hook output").unwrap();
         let (output, _) = output.split_once("\n\t}").unwrap();
         let lines: Vec<&str> = output.lines().skip(1).map(str::trim).collect();
@@ -332,7 +405,8 @@ mod tests {
     fn ports_of_machines_are_closed_at_each_address_that_they_have() {
         let machines = ["192.0.2.2", "192.0.2.3", "2001:db8::2"];
         let machines = machines.iter().map(|text| text.parse().unwrap()).collect();
-        let rules = ruleset(TEMPLATE, &node(false), &machines).unwrap();
+        let input = FirewallInput::new(machines, None);
+        let rules = ruleset(TEMPLATE, &node(false), &input).unwrap();
         assert_eq!(
             rules.matches("ip daddr { 192.0.2.2, 192.0.2.3 }").count(),
             2
@@ -346,14 +420,14 @@ mod tests {
         let passes = "iifname \"kat0\" oifname \"kat0\" accept";
         let keeps = "iifname \"kat0\" oifname \"kat0\" drop";
         for (relay, has, lacks) in [(true, passes, keeps), (false, keeps, passes)] {
-            let rules = ruleset(TEMPLATE, &node(relay), &BTreeSet::new()).unwrap();
+            let rules = ruleset(TEMPLATE, &node(relay), &FirewallInput::default()).unwrap();
             assert!(rules.contains(has) && !rules.contains(lacks), "{rules}");
         }
     }
 
     #[test]
     fn a_wrong_template_is_named() {
-        let nobody = BTreeSet::new();
+        let nobody = FirewallInput::default();
         let error = ruleset("table inet {{ nothing }}", &node(false), &nobody).unwrap_err();
         let message = FirewallError::from(error).to_string();
         assert!(message.starts_with("template kat.nft: "), "{message}");

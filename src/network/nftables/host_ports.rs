@@ -22,12 +22,14 @@ use tera::Tera;
 use tokio::time::Instant;
 
 use super::{
-    conntrack::{self, ConntrackError, Flow},
+    conntrack::{self, Flow},
     firewall::FirewallError,
+    netfilter::NetfilterError,
     table::{self, PortChainTable, TableChange},
 };
 use crate::{
     host_sockets, overlay::local_addresses as local, run_file, state_files::StateFilesSnapshot,
+    virtual_addresses,
 };
 use kat_types::{
     machine::network::{
@@ -59,7 +61,7 @@ pub enum HostPortError {
     #[error("host ports: {0}")]
     Rules(#[from] FirewallError),
     #[error("host ports: {0}")]
-    Conntrack(#[from] ConntrackError),
+    Conntrack(#[from] NetfilterError),
 }
 
 /// Transport and number of a host port.
@@ -147,23 +149,29 @@ impl HostPortKeeper {
             instances: snapshot.instances.clone(),
             parts: snapshot.host_ports.clone(),
         };
-        let fresh = self
-            .seen
-            .as_ref()
-            .is_some_and(|(seen, when)| seen.is_same(&now) && when.elapsed() < INTERVAL);
-        if fresh {
+        let same = self.seen.as_ref().filter(|(seen, _)| seen.is_same(&now));
+        if same.is_some_and(|(_, when)| when.elapsed() < INTERVAL) {
             return Ok(());
         }
+        let is_same = same.is_some();
         self.seen = None;
         let (instances, parts) = (Instances::default(), HostPortParts::default());
         let instances = snapshot.instances.as_deref().unwrap_or(&instances);
         let parts = snapshot.host_ports.as_deref().unwrap_or(&parts);
         let mut ports = behind(instances, parts);
+        let left = self.left.clone();
         self.leave_to_programs(node, &mut ports);
-        let values = HostPortTableValues::of(node, &ports, &led_from_loopback(instances));
-        let wanted = values.ports.iter().map(|port| port.chain.as_str());
-        let render = |stale| values.render(&self.template, stale);
-        let changed = self.table.set(&wanted.collect(), render).await? != TableChange::None;
+        let in_place = is_same && left == self.left && self.table.is_untouched().await;
+        let change = match in_place {
+            true => TableChange::None,
+            false => {
+                let values = HostPortTableValues::of(node, &ports, &led_from_loopback(instances));
+                let wanted = values.ports.iter().map(|port| port.chain.as_str());
+                let render = |stale| values.render(&self.template, stale);
+                self.table.set(&wanted.collect(), render).await?
+            }
+        };
+        let changed = change != TableChange::None;
         if changed {
             tracing::debug!(ports = ports.len(), "put the rules of host ports in place");
         }
@@ -257,7 +265,9 @@ impl HostPortKeeper {
         if changed && serves_udp {
             let own: BTreeSet<Ipv4Addr> = local::addresses()
                 .into_iter()
-                .filter_map(|own| match own.address {
+                .map(|own| own.address)
+                .chain(virtual_addresses::held())
+                .filter_map(|own| match own {
                     IpAddr::V4(address) => Some(address),
                     IpAddr::V6(_) => None,
                 })

@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{conntrack::attribute, firewall, host_ports, service_addresses};
+use super::{firewall, host_ports, isolation, netfilter::attribute, service_addresses};
 use kat_daemon::watchdog::LoopPulse;
 use kat_types::backoff::{Backoff, Pauses};
 
@@ -39,7 +39,12 @@ const PROGRAM_NAME: u16 = 3;
 const MESSAGE_HEADER: usize = 16;
 const BODY_HEADER: usize = 4;
 /// KAT's tables.
-const TABLES: [&str; 3] = [firewall::TABLE, service_addresses::TABLE, host_ports::TABLE];
+const TABLES: [&str; 4] = [
+    firewall::TABLE,
+    service_addresses::TABLE,
+    host_ports::TABLE,
+    isolation::TABLE,
+];
 
 /// Changes within this time count as one.
 const SETTLING: Duration = Duration::from_millis(50);
@@ -377,7 +382,7 @@ mod tests {
     #[test]
     fn a_transaction_that_touches_a_table_of_kats_names_its_program() {
         let nobody = |_| false;
-        for table in ["kat", "kat-services", "kat-host-ports"] {
+        for table in ["kat", "kat-services", "kat-host-ports", "kat-isolation"] {
             let mut transaction = Transaction::default();
             let datagram = [
                 object(DELETE_RULE, INET, "docker"),

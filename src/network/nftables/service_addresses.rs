@@ -19,13 +19,17 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    conntrack::{self, ConntrackError, Flow},
+    conntrack::{self, Flow},
     firewall::FirewallError,
     host_ports::HostPortKeeper,
+    netfilter::NetfilterError,
     rule_changes::RulesetChanges,
     table::{self, PortChainTable, TableChange},
 };
-use crate::state_files::StateFilesSnapshot;
+use crate::{
+    isolation::enforcement::{EnforcedIsolation, IsolationKeeper},
+    state_files::StateFilesSnapshot,
+};
 use kat_daemon::watchdog::LoopPulse;
 use kat_types::{
     machine::network::{NodeNetwork, ServicePortBackends, Services, Transport},
@@ -52,7 +56,7 @@ pub enum BalanceError {
     #[error("service addresses: {0}")]
     Rules(#[from] FirewallError),
     #[error("service addresses: {0}")]
-    Conntrack(#[from] ConntrackError),
+    Conntrack(#[from] NetfilterError),
 }
 
 /// Keeps the table and the kernel's connection tracking in line with the agent's file.
@@ -61,6 +65,7 @@ pub struct ServiceBalancer {
     template: Cow<'static, str>,
     table: PortChainTable,
     host_ports: HostPortKeeper,
+    isolation: IsolationKeeper,
     /// Input and time of the last check.
     seen: Option<(Arc<NodeNetwork>, Option<Arc<Services>>, Instant)>,
     /// The rules were missing, and connections that began without them were not looked for since.
@@ -74,6 +79,7 @@ impl Default for ServiceBalancer {
             template: Cow::Borrowed(TEMPLATE),
             table: PortChainTable::new(TABLE, CHAIN),
             host_ports: HostPortKeeper::default(),
+            isolation: IsolationKeeper::default(),
             seen: None,
             were_missing: false,
         }
@@ -81,11 +87,13 @@ impl Default for ServiceBalancer {
 }
 
 impl ServiceBalancer {
-    /// Uses the packaged template if it exists, read once.
-    pub fn installed() -> Self {
+    /// Uses the packaged templates if they exist, read once; publishes to `enforced` what of isolation
+    /// is in force.
+    pub fn installed(enforced: watch::Sender<EnforcedIsolation>) -> Self {
         Self {
             template: table::template(INSTALLED, TEMPLATE),
             host_ports: HostPortKeeper::installed(),
+            isolation: IsolationKeeper::installed(enforced),
             ..Self::default()
         }
     }
@@ -106,6 +114,10 @@ impl ServiceBalancer {
             let snapshot = changes.borrow_and_update().clone();
             let mut problems = Vec::new();
             if let Some(node) = &snapshot.node {
+                // First: a new instance is known before anybody is sent to it.
+                let isolation = self.isolation.ensure(node, &snapshot).await;
+                problems.extend(isolation.err().map(|error| error.to_string()));
+                pulse.beat();
                 let services = self.ensure(node, snapshot.services.as_ref()).await;
                 problems.extend(services.err().map(|error| error.to_string()));
                 pulse.beat();
@@ -136,6 +148,7 @@ impl ServiceBalancer {
                         self.table.forget();
                     }
                     self.host_ports.check_again(changed);
+                    self.isolation.check_again(changed);
                 }
             }
         }
@@ -151,20 +164,24 @@ impl ServiceBalancer {
         node: &Arc<NodeNetwork>,
         services: Option<&Arc<Services>>,
     ) -> Result<(), BalanceError> {
-        let fresh = self.seen.as_ref().is_some_and(|(known, told, when)| {
+        let same = self.seen.as_ref().filter(|(known, told, _)| {
             let same = match (told, services) {
                 (Some(told), Some(services)) => Arc::ptr_eq(told, services),
                 (told, services) => told.is_none() && services.is_none(),
             };
-            same && Arc::ptr_eq(known, node) && when.elapsed() < INTERVAL
+            same && Arc::ptr_eq(known, node)
         });
-        if fresh {
+        if same.is_some_and(|(.., when)| when.elapsed() < INTERVAL) {
             return Ok(());
         }
+        let is_same = same.is_some();
         self.seen = None;
         let none = Services::default();
         let wanted = services.map_or(&none, Arc::as_ref);
-        let change = self.set_rules(node, wanted).await?;
+        let change = match is_same && self.table.is_untouched().await {
+            true => TableChange::None,
+            false => self.set_rules(node, wanted).await?,
+        };
         self.were_missing |= change == TableChange::Restored;
         if change != TableChange::None {
             tracing::debug!(

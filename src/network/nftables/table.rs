@@ -5,7 +5,10 @@ use std::{borrow::Cow, collections::BTreeSet, io::ErrorKind};
 
 use serde_json::Value;
 
-use super::firewall::{FAMILY, FirewallError, nft};
+use super::{
+    firewall::{FAMILY, FirewallError, nft},
+    netfilter,
+};
 
 /// What became of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +28,16 @@ pub(crate) struct PortChainTable {
     name: &'static str,
     /// Prefix of the names of its chains of ports.
     prefix: &'static str,
-    /// The applied rules, and the output of `nft` for them.
-    applied: Option<(String, String)>,
+    applied: Option<AppliedRules>,
+}
+
+#[derive(Debug)]
+struct AppliedRules {
+    rules: String,
+    /// The output of `nft` for them.
+    listed: String,
+    /// The generation of nftables before they were last listed.
+    generation: Option<u32>,
 }
 
 impl PortChainTable {
@@ -49,10 +60,18 @@ impl PortChainTable {
         render: impl Fn(Vec<String>) -> Result<String, tera::Error>,
     ) -> Result<TableChange, FirewallError> {
         let rules = render(Vec::new())?;
+        let generation = netfilter::generation().await;
+        if let Some(applied) = &self.applied
+            && applied.rules == rules
+            && is_same_generation(applied.generation, generation)
+        {
+            return Ok(TableChange::None);
+        }
         let present = self.listed().await?;
-        let change = match &self.applied {
-            Some((text, listed)) if present.as_ref() == Some(listed) => {
-                if *text == rules {
+        let change = match &mut self.applied {
+            Some(applied) if present.as_ref() == Some(&applied.listed) => {
+                if applied.rules == rules {
+                    applied.generation = generation;
                     return Ok(TableChange::None);
                 }
                 TableChange::Rules
@@ -70,9 +89,23 @@ impl PortChainTable {
             let anew = format!("{}{rules}", removal(self.name));
             nft(&["-f", "-"], &anew).await?;
         }
+        let generation = netfilter::generation().await;
         let listed = self.listed().await?.unwrap_or_default();
-        self.applied = Some((rules, listed));
+        self.applied = Some(AppliedRules {
+            rules,
+            listed,
+            generation,
+        });
         Ok(change)
+    }
+
+    /// Whether no program has changed any nftables rule since the applied ones were last listed:
+    /// [`set`](Self::set) with the same rules would change nothing.
+    pub(crate) async fn is_untouched(&self) -> bool {
+        match &self.applied {
+            Some(applied) => is_same_generation(applied.generation, netfilter::generation().await),
+            None => false,
+        }
     }
 
     /// Makes the next [`set`](Self::set) apply the rules, also if those that `nft` lists are the same:
@@ -91,13 +124,18 @@ impl PortChainTable {
     }
 }
 
+/// Whether both generations are known and the same, so that no rule has changed between them.
+pub(crate) fn is_same_generation(before: Option<u32>, now: Option<u32>) -> bool {
+    before.is_some() && before == now
+}
+
 /// Removes a table, if it exists.
 pub(crate) async fn remove(name: &str) -> Result<(), FirewallError> {
     nft(&["-f", "-"], &removal(name)).await?;
     Ok(())
 }
 
-fn removal(name: &str) -> String {
+pub(crate) fn removal(name: &str) -> String {
     format!("table {FAMILY} {name}\ndelete table {FAMILY} {name}\n")
 }
 

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use nix::{ifaddrs, net::if_::InterfaceFlags};
 
+use crate::virtual_addresses;
+
 /// An address of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LocalAddress {
@@ -13,9 +15,10 @@ pub struct LocalAddress {
     pub broadcast: Option<Ipv4Addr>,
 }
 
-/// All addresses in order, except those of the loopback link and of KAT's links, and IPv6
-/// link-local ones.
+/// All addresses in order, except those of the loopback link and of KAT's links, IPv6 link-local ones,
+/// and virtual addresses.
 pub fn addresses() -> Vec<LocalAddress> {
+    let shared = virtual_addresses::held();
     let Ok(list) = ifaddrs::getifaddrs() else {
         return Vec::new();
     };
@@ -33,6 +36,9 @@ pub fn addresses() -> Vec<LocalAddress> {
                 .and_then(|storage| storage.as_sockaddr_in().map(|it| it.ip()))
                 .filter(|_| entry.flags.contains(InterfaceFlags::IFF_BROADCAST));
             let address = four.or_else(six).filter(is_meaningful)?;
+            if shared.contains(&address) {
+                return None;
+            }
             Some(LocalAddress {
                 link: entry.interface_name,
                 address,

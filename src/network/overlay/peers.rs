@@ -486,6 +486,7 @@ mod tests {
             mtu: 1420,
             upstream_dns: Vec::new(),
             control_ports: kat_types::machine::network::control_ports(),
+            api_port: None,
             hold_seconds: 60,
             relay: false,
         };

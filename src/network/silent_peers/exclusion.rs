@@ -1,14 +1,14 @@
 //! Takes the instances of excluded peers out of the agent's files, as `kat-net` uses them.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
+use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, sync::Arc};
 
 use ipnet::Ipv4Net;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::state_files::StateFilesSnapshot;
+use crate::{run_file, state_files::StateFilesSnapshot};
 use kat_types::{
-    machine::network::{DnsRecords, PeerMachines, Services},
+    machine::network::{DnsRecords, PeerMachines, Services, SilentPeers},
     services::BackendState,
 };
 
@@ -140,6 +140,28 @@ pub(crate) async fn filter_files(
             () = cancel.cancelled() => return,
             changed = files.changed() => if changed.is_err() { return },
             // Without its sender nothing is excluded any more.
+            changed = excluded.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Writes the excluded peers to a file that `kat-ingress` reads, at each change, until cancelled.
+pub(crate) async fn publish(
+    mut excluded: watch::Receiver<Excluded>,
+    path: PathBuf,
+    cancel: CancellationToken,
+) {
+    loop {
+        let peers = SilentPeers {
+            schema: 1,
+            subnets: excluded.borrow_and_update().clone(),
+        };
+        // The file is small and in memory.
+        if let Err(error) = run_file::write_with_mode(&path, &peers, 0o644) {
+            tracing::warn!(file = %path.display(), %error, "can't be written");
+        }
+        tokio::select! {
+            () = cancel.cancelled() => return,
             changed = excluded.changed() => if changed.is_err() { return },
         }
     }

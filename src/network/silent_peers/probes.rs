@@ -350,7 +350,9 @@ mod tests {
         let rules = crate::nftables::firewall::TEMPLATE;
         let guards = format!("meta l4proto {PROTOCOL}");
         assert_eq!(rules.matches(&guards).count(), 6, "{rules}");
-        assert_eq!(rules.matches("meta l4proto").count(), 6, "{rules}");
+        // The seventh names the protocol whose connections are answered with a reset.
+        assert_eq!(rules.matches("meta l4proto").count(), 7, "{rules}");
+        assert_eq!(rules.matches("meta l4proto tcp").count(), 1, "{rules}");
     }
 
     #[tokio::test]

@@ -93,6 +93,19 @@ impl PeerWatcher {
             }
             self.follow_lists(&mut lists);
             let Some(lists) = &lists else { continue };
+            // Lists that could not be followed are read again at the next tick.
+            let latest = self.files.borrow().clone();
+            let is_latest = Arc::ptr_eq(&lists.snapshot, &latest);
+            let is_alone = lists.peers.is_empty() && judge.peers().is_empty();
+            if is_latest && is_alone && outside.is_none() {
+                // Nobody is there to look at until the lists change.
+                tokio::select! {
+                    () = cancel.cancelled() => return,
+                    changed = pulse.wait(self.files.changed()) => if changed.is_err() { return },
+                }
+                ticks.reset_immediately();
+                continue;
+            }
             let counters = match lists.in_use.is_empty() {
                 // Nothing is sent there, so nobody is asked.
                 true => WireGuardDevice::default(),

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, net::Ipv4Addr, time::Duration};
 
 use jiff::Timestamp;
 
-use crate::{SeenStore, Snapshot, cluster_endpoints};
+use crate::{SeenStore, Snapshot, cluster_endpoints, highest_needed_reader, reader_of};
 use kat_types::{
     api::NodePhase,
     machine::{
@@ -241,6 +241,9 @@ pub fn lost_members(snapshot: &Snapshot, seen: &[SeenMember]) -> BTreeSet<u64> {
 ///
 /// Once every member has a certificate of the API, a machine of version 0.1.0, which makes none,
 /// becomes no member: callers would not accept it.
+///
+/// A machine that does not read the files of every workload becomes no member, and gets no vote:
+/// it could lead.
 pub fn wanted_members(
     snapshot: &Snapshot,
     seen: &[SeenMember],
@@ -250,6 +253,7 @@ pub fn wanted_members(
 ) -> BTreeSet<String> {
     let timeout = loss_timeout(snapshot);
     let api_named = cluster_endpoints(snapshot).is_api_named();
+    let needed = highest_needed_reader(snapshot);
     let mut ranked = Vec::new();
     for (name, node) in &snapshot.nodes {
         let registration = &node.registration.value;
@@ -263,9 +267,10 @@ pub fn wanted_members(
         let is_never = label.is_some_and(|value| value == NEVER);
         let rank = match member {
             Some(_) if name == leading => 0,
+            Some(member) if !member.voting && reader_of(node) < needed => continue,
             Some(member) if !is_away(node, member.voting, timeout, now) => 1,
             Some(member) if member.voting => AWAY,
-            None if is_never => continue,
+            None if is_never || reader_of(node) < needed => continue,
             None if api_named && registration.member_keys.api.is_empty() => continue,
             None if is_ready(node) && !registration.draining => OTHER + u8::from(failed),
             // A member without a vote whose machine is away only blocks others.

@@ -1,6 +1,6 @@
 //! Addresses of instances (RFC001-KAT 7.2).
 
-use std::{collections::BTreeSet, net::Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 
@@ -11,7 +11,7 @@ use ipnet::Ipv4Net;
 /// still remembers it does not reach another workload.
 pub fn next_address(
     subnet: Ipv4Net,
-    taken: &BTreeSet<Ipv4Addr>,
+    is_taken: impl Fn(Ipv4Addr) -> bool,
     last: Option<Ipv4Addr>,
 ) -> Option<Ipv4Addr> {
     let first = u32::from(subnet.network()).checked_add(2)?;
@@ -26,11 +26,13 @@ pub fn next_address(
     (start..=end)
         .chain(first..start)
         .map(Ipv4Addr::from)
-        .find(|address| !taken.contains(address))
+        .find(|address| !is_taken(*address))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn net(text: &str) -> Ipv4Net {
@@ -43,15 +45,15 @@ mod tests {
         let mut taken = BTreeSet::new();
         let mut last = None;
         for expected in 2..=6 {
-            let next = next_address(subnet, &taken, last);
+            let next = next_address(subnet, |one| taken.contains(&one), last);
             assert_eq!(next, Some(Ipv4Addr::new(10, 0, 0, expected)));
             taken.extend(next);
             last = next;
         }
-        assert_eq!(next_address(subnet, &taken, last), None);
+        assert_eq!(next_address(subnet, |one| taken.contains(&one), last), None);
         taken.remove(&Ipv4Addr::new(10, 0, 0, 3));
         assert_eq!(
-            next_address(subnet, &taken, last),
+            next_address(subnet, |one| taken.contains(&one), last),
             Some(Ipv4Addr::new(10, 0, 0, 3))
         );
     }

@@ -3,23 +3,30 @@
 use std::{borrow::Cow, net::Ipv4Addr};
 
 use crate::{
-    InstanceDemand, choose, instance_id,
+    InstanceDemand, Unschedulable, choose, instance_id,
     rollout::{blocked::NotPlaced, slot::LiveInstance},
-    scheduling::{host_ports, host_ports::ports_of, schedule::seed_of},
+    scheduling::{
+        host_ports,
+        host_ports::ports_of,
+        schedule::{NO_ADDRESS, seed_of},
+    },
     secrets,
     service::WorkloadPlanner,
+    services::isolation,
 };
 use kat_types::{
     api::InstancePhase,
     assignment::{
-        Assignment, DesiredRun, PREPARED_SCHEMA, WorkloadUser, needed_schema, needs_crun,
+        AssignedRun, Assignment, DesiredRun, PREPARED_SCHEMA, WorkloadUser, needed_schema,
+        needs_crun,
     },
     encoding::json,
     machine::network::node_address,
     reason::EventReason,
-    resource::{Container, HealthCheck, OtherKind, Port, Volume, WorkloadSpec},
+    resource::{Container, EnvVar, HealthCheck, OtherKind, Port, Volume, WorkloadSpec},
     secrets::AssignedSecrets,
     store::{
+        jobs::JobRunRecord,
         records::ImageRecord,
         snapshot::{EarlierVersion, ParsedWorkload},
     },
@@ -27,6 +34,12 @@ use kat_types::{
 
 /// Instance id, secrets, and credentials for registries.
 type NextInstance = (String, Option<AssignedSecrets>, Option<AssignedSecrets>);
+
+/// The reason of a place that was refused because of the state of its volumes.
+const VOLUMES_ALLOW_NONE: &str = "volumes that allow no machine";
+
+/// Variable with the index of an instance among the completions of a Job's run.
+const COMPLETION_INDEX: &str = "KAT_JOB_COMPLETION_INDEX";
 
 /// When a new instance starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +180,44 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         self.create_version(version, slot)
     }
 
+    /// Places an instance of a Job's run.
+    pub(crate) fn create_attempt(
+        &mut self,
+        parsed: &ParsedWorkload,
+        index: u32,
+        key: &str,
+        run: &JobRunRecord,
+    ) -> Result<String, NotPlaced> {
+        let version = self.present(parsed);
+        let (node, assignment) = self.next_instance(version, index, StartTime::Now)?;
+        let spec = &parsed.workload.spec;
+        let mut container = assignment.container.clone();
+        if let Some(args) = &run.args {
+            container.args.clone_from(args);
+        }
+        container.env.retain(|one| one.name != COMPLETION_INDEX);
+        container.env.push(EnvVar {
+            name: COMPLETION_INDEX.to_owned(),
+            value: Some(index.to_string()),
+            value_from: None,
+        });
+        let left = run.deadline().map(|deadline| {
+            let left = deadline.duration_since(self.draft.now).as_secs();
+            u32::try_from(left.max(1)).unwrap_or(u32::MAX)
+        });
+        let assignment = Assignment {
+            volumes: self.assigned_volumes(&spec.volumes, &spec.together(), index, node),
+            container,
+            run: Some(AssignedRun {
+                key: key.to_owned(),
+                number: run.number,
+                seconds_left: left,
+            }),
+            ..assignment
+        };
+        Ok(self.place_instance(node, assignment))
+    }
+
     fn create_version(
         &mut self,
         version: WorkloadVersion<'_>,
@@ -236,10 +287,12 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             restart_policy: spec.restart_policy.clone(),
             created: Some(self.draft.now),
             on_partition: spec.on_partition,
+            machine_access: spec.machine_access.clone(),
             volumes,
             carried: parsed.carried.clone(),
             secrets,
             logins,
+            run: None,
             wanted: DesiredRun::Running,
             not_understood: None,
         };
@@ -258,6 +311,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             init_containers: like.init_containers.clone(),
             sidecars: like.sidecars.clone(),
             on_partition: like.on_partition,
+            machine_access: like.machine_access.clone(),
             ..parsed.workload.spec.clone()
         };
         let demand = InstanceDemand {
@@ -303,9 +357,21 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             let machine = self.draft.snapshot.nodes.get(node);
             machine.and_then(|machine| machine.subnet.map(node_address))
         } else {
-            self.draft.free_address(node)
+            self.draft.free_address(node, &self.key.namespace)
         };
-        address.ok_or_else(|| NotPlaced::NoAddress(node.to_owned()))
+        address.ok_or_else(|| NotPlaced::NoAddress {
+            node: node.to_owned(),
+            waiting: self.waiting_addresses(),
+        })
+    }
+
+    fn waiting_addresses(&self) -> Option<String> {
+        let draft = &*self.draft;
+        isolation::waiting_addresses(
+            draft.snapshot,
+            draft.confirmed.as_ref(),
+            &self.key.namespace,
+        )
     }
 
     /// Whether an instance of the present version would find a machine now.
@@ -359,27 +425,49 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
     ) -> Result<&'a str, NotPlaced> {
         let replaces = self.replaced(slot);
         let held = self.held(volumes, container, slot);
-        let held = held.map_err(NotPlaced::Volumes)?;
+        let held = match held {
+            Ok(held) => held,
+            Err(reason) => {
+                self.draft
+                    .note_place(self.key, slot, std::iter::once(VOLUMES_ALLOW_NONE));
+                return Err(NotPlaced::Volumes(reason));
+            }
+        };
         let demand = InstanceDemand {
             workload: Some(self.key),
             index: Some(self.entry.meta.value.index),
             replaces: &replaces,
             held,
+            bound: self.slots.machine_of(slot),
             last_resort: self.was_lost(slot),
             ..demand
         };
-        let candidates = match start {
-            StartTime::Now => self.machines.candidates_now(self.key, self.draft, slot),
-            StartTime::AfterSlot => {
-                let candidates = self.machines.candidates_after(self.key, self.draft, slot);
-                Cow::Owned(candidates)
-            }
-        };
+        let data_on = held.on.map(str::to_owned);
         let seed = seed_of(self.draft.seed, &self.entry.meta.value.uid, slot);
-        choose(demand, &candidates, seed).map_err(|reason| NotPlaced::NoMachine {
-            reason,
-            data_on: held.on.map(str::to_owned),
-            waiting: self.around.losses.waiting().map(str::to_owned),
+        let chosen = {
+            let candidates = match start {
+                StartTime::Now => self.machines.candidates_now(self.key, self.draft, slot),
+                StartTime::AfterSlot => {
+                    let candidates = self.machines.candidates_after(self.key, self.draft, slot);
+                    Cow::Owned(candidates)
+                }
+            };
+            choose(demand, &candidates, seed)
+        };
+        let refused = chosen.as_ref().err();
+        let reasons = refused.into_iter().flat_map(Unschedulable::reasons);
+        self.draft.note_place(self.key, slot, reasons);
+        chosen.map_err(|reason| {
+            let lost = self.around.losses.waiting().map(str::to_owned);
+            let waiting = lost.or_else(|| {
+                let lacks_address = reason.reasons().any(|reason| reason == NO_ADDRESS);
+                lacks_address.then(|| self.waiting_addresses()).flatten()
+            });
+            NotPlaced::NoMachine {
+                reason: Box::new(reason),
+                data_on,
+                waiting,
+            }
         })
     }
 

@@ -108,11 +108,13 @@ fn sample_assignment(parsed: &ParsedWorkload) -> Assignment {
         restart_policy: spec.restart_policy.clone(),
         created: Some(Timestamp::MAX),
         on_partition: spec.on_partition,
+        machine_access: spec.machine_access.clone(),
         volumes: volumes.collect(),
         carried: parsed.carried.clone(),
         secrets: None,
         logins: None,
         wanted: DesiredRun::Running,
+        run: None,
         not_understood: None,
     }
 }

@@ -1,12 +1,41 @@
 //! Machines being deleted: their instances are removed first, then everything stored for them. The
 //! next plan creates the instances anew on other machines.
 
-use crate::draft::{Draft, OperationGroup};
+use crate::{
+    Snapshot,
+    draft::{Draft, OperationGroup},
+    ingress,
+};
 use kat_types::{
     api::{EventKind, ObjectKind, ObjectReference},
     reason::EventReason,
     store::keys,
 };
+
+/// Most secrets that an event names.
+const MOST_NAMED: usize = 5;
+
+/// The secrets with certificates of users whose keys a machine holds; the first ones, and the number of
+/// the rest.
+fn brought_certificates(snapshot: &Snapshot, node: &str) -> Vec<String> {
+    let of_node = snapshot.routes.get(node).into_iter().flatten();
+    let mut names: Vec<String> = of_node
+        .flat_map(|(key, stored)| {
+            let secrets = stored.value.secrets.iter();
+            let given = secrets.flat_map(|secrets| secrets.versions.keys());
+            let named = given.filter_map(|given| given.strip_prefix("tls:"));
+            named.map(|secret| format!("{}/{secret}", key.namespace))
+        })
+        .collect();
+    names.sort();
+    names.dedup();
+    let more = names.len().saturating_sub(MOST_NAMED);
+    names.truncate(MOST_NAMED);
+    if more > 0 {
+        names.push(format!("and {more} more"));
+    }
+    names
+}
 
 /// Returns true while a machine is being deleted; nothing else is planned in the same round.
 pub(crate) fn plan_leaving(draft: &mut Draft<'_>) -> bool {
@@ -36,7 +65,12 @@ pub(crate) fn plan_leaving(draft: &mut Draft<'_>) -> bool {
             namespace: String::new(),
             uid: node.registration.value.uid.clone(),
         };
-        let message = format!("machine {name} is no part of the cluster any more");
+        let mut message = format!("machine {name} is no part of the cluster any more");
+        let brought = brought_certificates(snapshot, name);
+        if !brought.is_empty() {
+            message.push_str("; it held the keys of the certificates in these secrets, which only their users can replace: ");
+            message.push_str(&brought.join(", "));
+        }
         draft.event(
             &mut group,
             EventKind::Normal,
@@ -44,6 +78,10 @@ pub(crate) fn plan_leaving(draft: &mut Draft<'_>) -> bool {
             object,
             message,
         );
+        if let Some(next) = ingress::certificates::next_round(snapshot) {
+            let key = keys::INGRESS_RENEWAL.to_owned();
+            group.put(key, &next);
+        }
         group.delete(keys::registration(name));
         group.delete(keys::node_status(name));
         group.delete_prefix(keys::network_node(name, ""));

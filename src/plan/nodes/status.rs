@@ -2,17 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{assignment_lag, endpoints, overlay_down};
+use super::{assignment_lag, endpoints, isolation, overlay_down};
 use crate::{
     EventWord,
     draft::{Draft, OperationGroup},
     images,
     nodes::node_loss::{LastReport, LostMachines},
+    services::virtual_addresses,
     volumes::moves,
 };
 use kat_types::{
     api::{
-        EventKind, Health, InstancePhase, NodePhase, ObjectKind, ObjectReference,
+        Condition, EventKind, Health, InstancePhase, NodePhase, ObjectKind, ObjectReference,
+        ROUTES_SERVED,
         report_bounds::{InstanceTexts, shorten_words},
     },
     reason::{EventReason, Reason},
@@ -57,6 +59,8 @@ pub(crate) fn plan_nodes(
             overlay_down::set_condition(&mut status, unreachable.remove(name));
             let lag = assignment_lag::condition(heard, &node.desired.value, &before, draft.now);
             assignment_lag::set_condition(&mut status, lag);
+            let open = isolation::condition(draft, heard, &before);
+            isolation::set_condition(&mut status, open);
         }
         let (phase, mut reason, mut message) = phase(draft, name, node, &before, heard, losses);
         if let Some(frozen) = &frozen
@@ -77,6 +81,9 @@ pub(crate) fn plan_nodes(
             endpoints::address_event(draft, &mut group, name, (&before, &status));
             overlay_down::event(draft, &mut group, name, (&before, &status));
             let uid = node.registration.value.uid.as_str();
+            isolation::event(draft, &mut group, (name, uid), (&before, &status));
+            virtual_addresses::event(draft, &mut group, (name, uid), (&before, &status));
+            routes_event(draft, &mut group, (name, uid), (&before, &status));
             images::care_events(draft, &mut group, (name, uid), &before, &status);
             instance_events(draft, &mut group, name, &before, &status);
             moves::move_events(draft, &mut group, name, (&before, &status));
@@ -86,6 +93,45 @@ pub(crate) fn plan_nodes(
         statuses.insert(name.clone(), status);
     }
     statuses
+}
+
+/// The event of a machine that stops to serve its routes, or serves them again.
+fn routes_event(
+    draft: &mut Draft<'_>,
+    group: &mut OperationGroup,
+    (name, uid): (&str, &str),
+    (before, status): (&NodeStatusRecord, &NodeStatusRecord),
+) {
+    let open = |status: &NodeStatusRecord| {
+        let mut conditions = status.conditions.iter();
+        let found = conditions.find(|condition| condition.kind == ROUTES_SERVED);
+        found.filter(|condition| !condition.status).cloned()
+    };
+    let (kind, reason, message) = match (open(before), open(status)) {
+        (
+            None,
+            Some(Condition {
+                reason, message, ..
+            }),
+        ) => (
+            EventKind::Warning,
+            EventReason::RoutesNotServed,
+            format!("{reason}: {message}"),
+        ),
+        (Some(_), None) if status.phase == NodePhase::Ready => (
+            EventKind::Normal,
+            EventReason::RoutesServed,
+            format!("machine {name} serves the routes that it was given"),
+        ),
+        _ => return,
+    };
+    let object = ObjectReference {
+        kind: ObjectKind::Node,
+        name: name.to_owned(),
+        namespace: String::new(),
+        uid: uid.to_owned(),
+    };
+    draft.event(group, kind, reason, object, message);
 }
 
 /// Phase, reason and message of a machine.

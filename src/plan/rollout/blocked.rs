@@ -4,7 +4,10 @@
 use std::fmt;
 
 use super::slot::LiveInstance;
-use crate::{Unschedulable, scheduling::host_ports::none_free, secrets::SecretTrouble};
+use crate::{
+    Unschedulable, jobs::summary::JobSummary, scheduling::host_ports::none_free,
+    secrets::SecretTrouble, start_order::StartWait,
+};
 use kat_types::reason::Reason;
 
 /// A step that was not applied, and why.
@@ -27,7 +30,7 @@ pub(crate) enum Blocked {
 pub(crate) enum NotPlaced {
     /// No machine fits.
     NoMachine {
-        reason: Unschedulable,
+        reason: Box<Unschedulable>,
         /// The machine that has the data of its volumes.
         data_on: Option<String>,
         /// What the replacement of lost machines waits for.
@@ -39,7 +42,11 @@ pub(crate) enum NotPlaced {
     /// No number is free for a host port `auto`.
     NoHostPort,
     /// The subnet of this machine is full.
-    NoAddress(String),
+    NoAddress {
+        node: String,
+        /// What its addresses wait for.
+        waiting: Option<String>,
+    },
     NoImage,
     /// The workload's index has no user.
     NoUser(u32),
@@ -57,6 +64,10 @@ pub(crate) enum LeaveObstacle {
     OthersBroken(usize),
     /// It serves in the place of an instance that does not.
     ServesForAnother,
+    /// It is an instance of a Job, which runs to its end.
+    RunsToItsEnd,
+    /// It is an instance of a DaemonService, which leaves when nothing else runs there.
+    LeavesLast,
     /// The data of the workload is being moved; the text says how far the move is.
     DataMoves(String),
 }
@@ -87,7 +98,7 @@ impl Blocked {
         Some((cause.reason(), cause.to_string()))
     }
 
-    fn drain_blocked(&self) -> Option<String> {
+    fn drain_blocked(&self) -> Option<(Reason, String)> {
         let Self::CannotLeave {
             instance,
             node,
@@ -96,11 +107,27 @@ impl Blocked {
         else {
             return None;
         };
-        let yet = match &**obstacle {
-            LeaveObstacle::DataMoves(_) | LeaveObstacle::NotPrepared(_) => " yet",
-            _ => "",
+        let (reason, yet) = match obstacle.ends_by_itself() {
+            true => (Reason::DrainWaits, " yet"),
+            false => (Reason::Unschedulable, ""),
         };
-        Some(format!("{instance} can't leave {node}{yet}: {obstacle}"))
+        let message = format!("{instance} can't leave {node}{yet}: {obstacle}");
+        Some((reason, message))
+    }
+}
+
+impl LeaveObstacle {
+    /// Whether it ends without a person: a replica becomes healthy, or data arrives.
+    fn ends_by_itself(&self) -> bool {
+        match self {
+            Self::NotPlaced { .. } => false,
+            Self::NotPrepared(_)
+            | Self::OthersBroken(_)
+            | Self::ServesForAnother
+            | Self::RunsToItsEnd
+            | Self::LeavesLast
+            | Self::DataMoves(_) => true,
+        }
     }
 }
 
@@ -145,7 +172,13 @@ impl fmt::Display for NotPlaced {
             Self::Volumes(why) => formatter.write_str(why),
             Self::Secrets(trouble) => formatter.write_str(&trouble.message),
             Self::NoHostPort => formatter.write_str(&none_free()),
-            Self::NoAddress(node) => write!(formatter, "{node} has no free address"),
+            Self::NoAddress { node, waiting } => {
+                write!(formatter, "{node} has no free address")?;
+                match waiting {
+                    Some(why) => write!(formatter, "; {why}"),
+                    None => Ok(()),
+                }
+            }
             Self::NoImage => formatter.write_str("its files name no image"),
             Self::NoUser(index) => write!(formatter, "index {index} has no user"),
         }
@@ -172,6 +205,10 @@ impl fmt::Display for LeaveObstacle {
             Self::ServesForAnother => {
                 formatter.write_str("it serves in the place of one that does not")
             }
+            Self::RunsToItsEnd => formatter.write_str("a Job runs to its end"),
+            Self::LeavesLast => formatter.write_str(
+                "an instance of a DaemonService leaves last, when nothing else runs there",
+            ),
             Self::DataMoves(far) => formatter.write_str(far),
         }
     }
@@ -184,6 +221,10 @@ pub(crate) struct WorkloadOutcome<'b> {
     pub(crate) blocked: Vec<Blocked>,
     /// How far the move of the workload's data to another machine is.
     pub(crate) data_moves: Option<String>,
+    /// What of other workloads its start waits for.
+    pub(crate) start_wait: Option<StartWait>,
+    /// The state of a Job.
+    pub(crate) job: Option<JobSummary>,
     /// Machines that may have something of a deleted workload's user.
     pub(crate) has_user: Vec<&'b str>,
 }
@@ -195,8 +236,10 @@ impl WorkloadOutcome<'_> {
         all.max_by_key(|(reason, _)| *reason != Reason::Unschedulable)
     }
 
-    /// Why an instance can't leave a drained machine.
-    pub(crate) fn drain_blocked(&self) -> Option<String> {
-        self.blocked.iter().rev().find_map(Blocked::drain_blocked)
+    /// Why an instance can't leave a drained machine: the last obstacle that ends by itself, or else
+    /// the last other one. So a drain is waited for while any instance may still leave.
+    pub(crate) fn drain_blocked(&self) -> Option<(Reason, String)> {
+        let all = self.blocked.iter().filter_map(Blocked::drain_blocked);
+        all.max_by_key(|(reason, _)| *reason == Reason::DrainWaits)
     }
 }

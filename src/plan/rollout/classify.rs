@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::{
     Strategy, is_settled,
     slot::{LiveInstance, Slot},
+    slots::SlotSet,
 };
 use kat_types::{api::InstancePhase, assignment::Assignment};
 
@@ -115,11 +116,14 @@ pub(crate) struct SlotRemains<'l, 'a> {
 }
 
 /// What is left in each slot.
-pub(crate) fn remains<'l, 'a>(all: &'l [LiveInstance<'a>]) -> BTreeMap<u32, SlotRemains<'l, 'a>> {
+pub(crate) fn remains<'l, 'a>(
+    all: &'l [LiveInstance<'a>],
+    slots: &SlotSet<'_>,
+) -> BTreeMap<u32, SlotRemains<'l, 'a>> {
     let mut remains: BTreeMap<u32, SlotRemains<'l, 'a>> = BTreeMap::new();
     for live in all.iter().filter(|live| !live.is_wanted()) {
         let ends = may_be_ending(live);
-        let here = remains.entry(live.assignment.slot).or_default();
+        let here = remains.entry(slots.slot_of(live)).or_default();
         here.ending |= ends;
         here.was_current |= live.current;
         if live.away && ends {
@@ -129,7 +133,7 @@ pub(crate) fn remains<'l, 'a>(all: &'l [LiveInstance<'a>]) -> BTreeMap<u32, Slot
     let mut others: Vec<_> = all.iter().filter(|live| !live.current).collect();
     others.sort_by_key(|live| live.is_wanted());
     for live in others {
-        remains.entry(live.assignment.slot).or_default().other = Some(live.assignment);
+        remains.entry(slots.slot_of(live)).or_default().other = Some(live.assignment);
     }
     remains
 }
@@ -164,6 +168,7 @@ impl ClassifiedSlot<'_, '_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopReason {
     FewerReplicas,
+    MachineDoesNotMatch,
     SlotIsTaken,
     SuccessorIsHealthy,
     NewerVersion,
@@ -178,6 +183,7 @@ impl StopReason {
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::FewerReplicas => "fewer replicas are wanted",
+            Self::MachineDoesNotMatch => "its machine does not match the workload any more",
             Self::SlotIsTaken => "its slot has another instance",
             Self::SuccessorIsHealthy => "its successor is healthy",
             Self::NewerVersion => "a newer version takes its place",
@@ -283,7 +289,7 @@ fn is_surplus(live: &LiveInstance<'_>, kept: &LiveInstance<'_>) -> bool {
     is_like && !kept.leaves && !kept.away && !live.away
 }
 
-/// The wanted instances of a workload by slot, and those beyond the wanted number of slots.
+/// The wanted instances of a workload by slot, and those that have none of its slots.
 pub(crate) struct WantedSlots<'l, 'a> {
     pub(crate) slots: BTreeMap<u32, Slot<'l, 'a>>,
     pub(crate) surplus: Vec<&'l LiveInstance<'a>>,
@@ -295,7 +301,7 @@ impl<'l, 'a> WantedSlots<'l, 'a> {
     pub(crate) fn of(
         all: &'l [LiveInstance<'a>],
         successors: &[&'l LiveInstance<'a>],
-        replicas: u32,
+        slots: &SlotSet<'_>,
         stopped: &BTreeSet<&str>,
     ) -> Self {
         let mut wanted = Self {
@@ -304,7 +310,7 @@ impl<'l, 'a> WantedSlots<'l, 'a> {
         };
         let stays = |live: &&LiveInstance<'_>| live.is_wanted() && !stopped.contains(live.id);
         for live in all.iter().filter(stays) {
-            if live.assignment.slot < replicas {
+            if slots.holds(live) {
                 let here = wanted.slots.entry(live.assignment.slot).or_default();
                 here.add(live);
             } else {
@@ -323,13 +329,13 @@ impl<'l, 'a> WantedSlots<'l, 'a> {
 pub(crate) fn classify_all<'l, 'a>(
     all: &'l [LiveInstance<'a>],
     wanted: &WantedSlots<'l, 'a>,
-    replicas: u32,
+    slots: &SlotSet<'_>,
     facts: &RolloutFacts<'_>,
 ) -> Vec<ClassifiedSlot<'l, 'a>> {
-    let remains = remains(all);
+    let remains = remains(all, slots);
     let none = Slot::default();
-    let slots = 0..replicas;
-    slots
+    let numbers = slots.numbers().into_iter();
+    numbers
         .map(|number| {
             let here = wanted.slots.get(&number).unwrap_or(&none);
             let left = remains.get(&number).copied().unwrap_or_default();

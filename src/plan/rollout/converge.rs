@@ -1,4 +1,4 @@
-//! The three steps of a Service's rollout (RFC001-KAT 4.5): [`classify_all`] reads the state of each
+//! The three steps of a rollout (RFC001-KAT 4.5): [`classify_all`] reads the state of each
 //! slot, [`decide`] chooses what to do in which slot, and [`WorkloadPlanner::apply`] writes it or
 //! returns what blocks it.
 
@@ -9,11 +9,11 @@ use std::{
 
 use super::{
     Strategy,
-    blocked::Blocked,
+    blocked::{Blocked, WorkloadOutcome},
     budget::RolloutBudget,
     classify::{RolloutFacts, WantedSlots, classify_all, may_be_ending, remains},
-    decide::{SlotStep, decide, decide_surplus},
-    in_place, replicas,
+    decide::{NextVersion, SlotAction, SlotStep, decide, decide_surplus},
+    in_place,
     slot::LiveInstance,
 };
 use crate::service::WorkloadPlanner;
@@ -23,19 +23,18 @@ use kat_types::store::snapshot::ParsedWorkload;
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
 
 impl WorkloadPlanner<'_, '_, '_> {
-    /// Brings the slots of a Service one step closer to the wanted version and number. `data_moves`
-    /// says how far the move of its data is. Instances of `prepared` that can't become successors are
-    /// removed.
+    /// Brings the slots of a workload one step closer to the wanted version and number. Instances of
+    /// `prepared` that can't become successors are removed.
     pub(crate) fn converge(
         &mut self,
         parsed: &ParsedWorkload,
-        all: &[LiveInstance<'_>],
-        prepared: &[LiveInstance<'_>],
-        data_moves: Option<&str>,
+        (all, prepared): (&[LiveInstance<'_>], &[LiveInstance<'_>]),
+        outcome: &WorkloadOutcome<'_>,
     ) -> Vec<Blocked> {
         self.forgive(all);
         let successors = self.successors(parsed, all, prepared);
-        let steps = self.steps(parsed, all, &successors, data_moves.is_some());
+        let steps = self.steps(parsed, all, &successors, outcome);
+        let data_moves = outcome.data_moves.as_deref();
         let apply = |step| self.apply(parsed, step, data_moves).err();
         steps.into_iter().filter_map(apply).collect()
     }
@@ -45,17 +44,19 @@ impl WorkloadPlanner<'_, '_, '_> {
         parsed: &ParsedWorkload,
         all: &'l [LiveInstance<'i>],
         successors: &[&'l LiveInstance<'i>],
-        data_moves: bool,
+        outcome: &WorkloadOutcome<'_>,
     ) -> Vec<SlotStep<'l, 'i>> {
-        let replicas = replicas(&parsed.workload.spec);
-        let facts = self.facts(parsed, all, data_moves);
+        let facts = self.facts(parsed, all, outcome);
         let stopped = all.iter().filter(|live| self.draft.stops(live.id));
         let stopped: BTreeSet<&str> = stopped.map(|live| live.id).collect();
-        let wanted = WantedSlots::of(all, successors, replicas, &stopped);
-        let slots = classify_all(all, &wanted, replicas, &facts);
+        let wanted = WantedSlots::of(all, successors, &self.slots, &stopped);
+        let slots = classify_all(all, &wanted, &self.slots, &facts);
         let budget = RolloutBudget::of(&slots, &facts);
-        let mut steps = decide_surplus(&wanted, replicas, &facts);
+        let mut steps = decide_surplus(&wanted, &self.slots, &facts);
         steps.extend(decide(&slots, &facts, budget));
+        if outcome.start_wait.is_some() {
+            steps.retain(|step| !starts_next_version(step.action));
+        }
         steps
     }
 
@@ -69,7 +70,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let mut successors: BTreeMap<u32, &LiveInstance<'_>> = BTreeMap::new();
         for live in prepared {
             let slot = live.assignment.slot;
-            let has_slot = slot < replicas(&parsed.workload.spec)
+            let has_slot = self.slots.holds(live)
                 && !successors.contains_key(&slot)
                 && !all.iter().any(|other| takes(other, slot));
             if has_slot && self.may_start(parsed, live) {
@@ -85,22 +86,26 @@ impl WorkloadPlanner<'_, '_, '_> {
         &self,
         parsed: &ParsedWorkload,
         all: &'l [LiveInstance<'_>],
-        data_moves: bool,
+        outcome: &WorkloadOutcome<'_>,
     ) -> RolloutFacts<'l> {
         let spec = &parsed.workload.spec;
+        // A version that starts after another workload replaces nothing until then.
+        let waits = outcome.start_wait.is_some();
         let in_place = in_place(spec) || all.iter().any(|live| live.assignment.stops_first());
         let others = || all.iter().filter(|live| !live.current && live.is_wanted());
         RolloutFacts {
-            strategy: Strategy::of(spec, replicas(spec), in_place),
+            strategy: Strategy::of(spec, self.slots.count(), in_place),
             now: self.draft.now,
-            paused: self.entry.meta.value.paused,
-            held: self.is_held(),
+            paused: self.entry.meta.value.paused || waits,
+            held: self.is_held() || waits,
             rolling: others().next().is_some(),
             other_runs: others().any(|live| !live.away),
             any_ending: all.iter().any(may_be_ending),
-            other: remains(all).values().find_map(|here| here.other),
+            other: remains(all, &self.slots)
+                .values()
+                .find_map(|here| here.other),
             starts_earlier: all.is_empty() && self.entry.earlier.is_some(),
-            data_moves,
+            data_moves: outcome.data_moves.is_some(),
             failures: self.record.failures,
         }
     }
@@ -116,6 +121,14 @@ impl WorkloadPlanner<'_, '_, '_> {
             self.record.last_failure = None;
         }
     }
+}
+
+/// The step fills an empty slot with an instance of another version than one that runs.
+fn starts_next_version(action: SlotAction<'_, '_>) -> bool {
+    matches!(
+        action,
+        SlotAction::Create(NextVersion::Wanted | NextVersion::Earlier) | SlotAction::Start(_)
+    )
 }
 
 /// The instance keeps the slot, as one of the wanted version that may stay.

@@ -10,6 +10,7 @@ use super::{
     budget::RolloutBudget,
     classify::{ClassifiedSlot, RolloutFacts, SlotRemains, SlotState, StopReason, WantedSlots},
     slot::{LiveInstance, Slot},
+    slots::SlotSet,
     time_from,
 };
 use kat_types::{assignment::Assignment, backoff::Backoff};
@@ -167,13 +168,23 @@ fn move_in_place<'l, 'a>(
 
 /// Stops instances beyond the wanted number: unhealthy ones first, then older versions, then the
 /// highest slots. A healthy one stays while too few of the remaining slots serve; of two of one version
-/// in one slot, as after the return of a lost machine, one.
+/// in one slot, as after the return of a lost machine, one. An instance on a machine that a
+/// DaemonService does not want serves for no other machine.
 pub(crate) fn decide_surplus<'l, 'a>(
     wanted: &WantedSlots<'l, 'a>,
-    replicas: u32,
+    slots: &SlotSet<'_>,
     facts: &RolloutFacts<'_>,
 ) -> Vec<SlotStep<'l, 'a>> {
-    let needed = usize::try_from(replicas).unwrap_or(usize::MAX);
+    let needed = match slots {
+        SlotSet::Replicas(count) => *count,
+        SlotSet::Machines(_) => 0,
+    };
+    let reason = |live: &LiveInstance<'_>| match slots {
+        SlotSet::Replicas(_) => StopReason::FewerReplicas,
+        SlotSet::Machines(_) if live.leaves => StopReason::MachineIsDrained,
+        SlotSet::Machines(_) => StopReason::MachineDoesNotMatch,
+    };
+    let needed = usize::try_from(needed).unwrap_or(usize::MAX);
     // With Simultaneous, new instances wait until all instances of another version have ended, so
     // none of those may stay until a new instance serves.
     let others_end = facts.strategy.simultaneous && !facts.paused;
@@ -205,7 +216,7 @@ pub(crate) fn decide_surplus<'l, 'a>(
             (true, false) => continue,
             (true, true) => SlotAction::CannotLeave(live, Waiting::ServesForAnother),
             (false, _) if doubled => SlotAction::Stop(live, StopReason::SlotIsTaken),
-            (false, _) => SlotAction::Stop(live, StopReason::FewerReplicas),
+            (false, _) => SlotAction::Stop(live, reason(live)),
         };
         steps.push(SlotStep { slot, action });
     }

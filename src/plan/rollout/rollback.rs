@@ -1,7 +1,7 @@
 //! `autoRollback`: a stalled generation is replaced by the last one that was wholly healthy.
 
 use super::slot::LiveInstance;
-use crate::{service::WorkloadPlanner, status, status::InstanceTrouble};
+use crate::{older_leaders, service::WorkloadPlanner, status, status::InstanceTrouble};
 use kat_types::{
     api::EventKind,
     reason::EventReason,
@@ -9,6 +9,7 @@ use kat_types::{
         keys,
         records::{GenerationRecord, Origin, WorkloadMeta},
         revisions::WorkloadKey,
+        snapshot::ArchivedGeneration,
         transaction::Compare,
     },
 };
@@ -42,6 +43,10 @@ impl WorkloadPlanner<'_, '_, '_> {
         let Some((good, archived, record)) = found else {
             return false;
         };
+        if let Some(why) = self.is_unread(good, archived) {
+            self.not_rolled_back = Some(why);
+            return false;
+        }
         let trouble = status::instance_trouble(all.iter().chain(prepared))
             .as_ref()
             .map(InstanceTrouble::sentence);
@@ -60,6 +65,7 @@ impl WorkloadPlanner<'_, '_, '_> {
             restarted: record.restarted,
             image: record.image.clone(),
             updated: self.draft.now,
+            stopped: None,
             ..meta.clone()
         };
         let record = GenerationRecord {
@@ -98,5 +104,20 @@ impl WorkloadPlanner<'_, '_, '_> {
         let reason = format!("workload {} goes back to generation {good}", self.key);
         self.draft.commit(group, reason, vec![unchanged]);
         true
+    }
+
+    /// Why the files of a good generation must not be written now: a machine that may lead does not
+    /// read them, and would read the present ones. A generation whose need is not known is taken, as
+    /// by an earlier version.
+    fn is_unread(&self, good: u64, archived: &ArchivedGeneration) -> Option<String> {
+        let needed = archived.needed_reader.unwrap_or(1);
+        let older = older_leaders(self.draft.snapshot, needed);
+        let names: Vec<&str> = older.iter().map(String::as_str).collect();
+        let names = names.join(", ");
+        (!older.is_empty()).then(|| {
+            format!(
+                "generation {good} is not taken again, because a machine that may lead does not read its files: {names}; upgrade kat there"
+            )
+        })
     }
 }

@@ -47,7 +47,8 @@ impl<'a> Machines<'a> {
                 staying: 0,
                 repelled: false,
                 lonely: false,
-                has_address: draft.free_address(name).is_some(),
+                // For a namespace of its own: `turn_to` knows the workload's.
+                has_address: draft.free_address(name, "").is_some(),
                 // Agents of versions that did not report it understand schema 1.
                 assignment_schema: status.map_or(1, |status| status.assignment_schema.max(1)),
                 data_path: status.map_or(0, |status| status.data_path),
@@ -174,7 +175,7 @@ impl<'a> Machines<'a> {
             candidate.requested = candidate.requested.plus(requests);
             candidate.visible_bytes += bytes;
             candidate.staying += 1;
-            candidate.has_address = draft.free_address(node).is_some();
+            candidate.has_address = draft.free_address(node, &key.namespace).is_some();
         }
         if assignment.wanted == DesiredRun::Prepared {
             // It stays in the place of these.
@@ -223,6 +224,10 @@ impl<'a> Machines<'a> {
             candidate.staying = 0;
             candidate.repelled = apart.iter().any(|some| some.contains(candidate.name));
             candidate.lonely = !together.iter().all(|some| some.contains(candidate.name));
+            if draft.has_released() {
+                let address = draft.free_address(candidate.name, &key.namespace);
+                candidate.has_address = address.is_some();
+            }
         }
         for (_, entry) in draft.instances_of(key) {
             if draft.stays(&entry.assignment.value)

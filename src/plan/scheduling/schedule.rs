@@ -88,6 +88,9 @@ pub struct InstanceDemand<'a> {
     pub schema: u32,
     /// Machines that the data of its volumes allows.
     pub held: VolumePlacement<'a>,
+    /// The machine that its slot is bound to, which matches its workload. Without one, any machine
+    /// that matches will do.
+    pub bound: Option<&'a str>,
     /// The instance that it replaces failed or lost its machine: it may go to a machine that is
     /// short of disk space if no other one is left.
     pub last_resort: bool,
@@ -106,6 +109,7 @@ impl<'a> InstanceDemand<'a> {
             images: None,
             schema: needed_schema(spec, None),
             held: VolumePlacement::default(),
+            bound: None,
             last_resort: false,
         }
     }
@@ -193,30 +197,138 @@ impl RequestedResources {
     }
 }
 
-/// Maximum number of host ports, and of machines for each, in the message.
+/// Maximum number of host ports, and of machines for each port, in the message.
 const NAMED: usize = 3;
 
 /// Why no machine was found: how many machines each filter excluded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unschedulable {
-    /// Number of all machines.
+    /// The only machine that the instance may run on.
+    pub bound: Option<String>,
+    /// Number of the machines that it may run on.
     pub machines: usize,
     /// Excluded machines by reason; each counts for the first filter that excluded it.
     pub excluded: BTreeMap<&'static str, usize>,
     /// Taken host ports with their workloads, and the machines where they are taken.
     pub taken: BTreeMap<String, Vec<String>>,
+    /// Resources of which machines have less left than is asked for.
+    pub short: BTreeMap<ShortResource, ResourceShortage>,
+}
+
+/// A resource of which a machine may have too little left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ShortResource {
+    /// Amounts are thousandths of a processor.
+    Processor,
+    /// Amounts are bytes.
+    Memory,
+}
+
+/// Amounts of a resource of which machines have too little left. What is free is not among them: the
+/// message is stored, and would be written anew with each placement of any workload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ResourceShortage {
+    /// What one instance asks for.
+    pub asked: u64,
+    /// The most that any machine has for workloads, without the requests of instances on it.
+    pub largest: u64,
+}
+
+impl ShortResource {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Processor => "processor",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// As a user writes it.
+    fn exact(self, amount: u64) -> String {
+        match self {
+            Self::Processor => MilliCpu(amount).to_string(),
+            Self::Memory => Bytes(amount).to_string(),
+        }
+    }
+
+    fn rounded(self, amount: u64) -> String {
+        match self {
+            Self::Processor => MilliCpu(amount).to_string(),
+            Self::Memory => Bytes(amount).rounded(),
+        }
+    }
+
+    fn asked(self, requests: ResourceList) -> u64 {
+        match self {
+            Self::Processor => requests.cpu.unwrap_or_default().0,
+            Self::Memory => requests.memory.unwrap_or_default().0,
+        }
+    }
+
+    fn allocatable(self, candidate: &MachineCandidate<'_>) -> u64 {
+        match self {
+            Self::Processor => candidate.allocatable.cpu.unwrap_or_default().0,
+            Self::Memory => candidate.allocatable.memory.unwrap_or_default().0,
+        }
+    }
+
+    /// What no instance has requested of the machine.
+    fn free(self, candidate: &MachineCandidate<'_>) -> u64 {
+        let requested = match self {
+            Self::Processor => candidate.requested.cpu.0,
+            Self::Memory => candidate.requested.memory.0,
+        };
+        self.allocatable(candidate).saturating_sub(requested)
+    }
+}
+
+impl Unschedulable {
+    /// Notes the amounts of each resource of which machines have too little left.
+    fn add_shortages(&mut self, requests: ResourceList, candidates: &[MachineCandidate<'_>]) {
+        let resources = [
+            (NO_PROCESSOR, ShortResource::Processor),
+            (NO_MEMORY, ShortResource::Memory),
+        ];
+        for (reason, resource) in resources {
+            if self.excluded.contains_key(reason) {
+                let all = candidates.iter();
+                let largest = all.map(|candidate| resource.allocatable(candidate)).max();
+                let shortage = ResourceShortage {
+                    asked: resource.asked(requests),
+                    largest: largest.unwrap_or(0),
+                };
+                self.short.insert(resource, shortage);
+            }
+        }
+    }
+}
+
+/// The reason where there is no machine that a filter could exclude.
+const NO_MACHINE: &str = "no machine yet";
+
+impl Unschedulable {
+    /// What excluded at least one machine.
+    pub(crate) fn reasons(&self) -> impl Iterator<Item = &'static str> {
+        let none = self.excluded.is_empty().then_some(NO_MACHINE);
+        self.excluded.keys().copied().chain(none)
+    }
 }
 
 impl std::fmt::Display for Unschedulable {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.machines == 0 {
-            return write!(formatter, "the cluster has no machine yet");
+        match &self.bound {
+            Some(node) => write!(formatter, "{node} does not fit: ")?,
+            None if self.machines == 0 => {
+                return write!(formatter, "the cluster has no machine yet");
+            }
+            None => write!(formatter, "0 of {} machines fit: ", self.machines)?,
         }
-        write!(formatter, "0 of {} machines fit: ", self.machines)?;
         let parts: Vec<_> = self
             .excluded
             .iter()
-            .map(|(reason, count)| format!("{count} {reason}"))
+            .map(|(reason, count)| match self.bound {
+                Some(_) => (*reason).to_owned(),
+                None => format!("{count} {reason}"),
+            })
             .collect();
         write!(formatter, "{}", parts.join(", "))?;
         for (what, nodes) in self.taken.iter().take(NAMED) {
@@ -225,6 +337,14 @@ impl std::fmt::Display for Unschedulable {
             match nodes.len().saturating_sub(NAMED) {
                 0 => {}
                 more => write!(formatter, " and {more} more")?,
+            }
+        }
+        for (resource, ResourceShortage { asked, largest }) in &self.short {
+            let exact = resource.exact(*asked);
+            write!(formatter, "; {}: asks {exact}", resource.word())?;
+            if largest < asked {
+                let largest = resource.rounded(*largest);
+                write!(formatter, ", the largest machine has {largest} in all")?;
             }
         }
         Ok(())
@@ -239,6 +359,10 @@ const MOST_VISIBLE: usize = MOST_LIST - (8 << 20);
 
 /// Another workload has the host port on the machine.
 const PORT_TAKEN: &str = "with a host port that is taken";
+/// The machine has no address for an instance of the namespace.
+pub(crate) const NO_ADDRESS: &str = "without a free address";
+const NO_PROCESSOR: &str = "without enough processor left";
+const NO_MEMORY: &str = "without enough memory left";
 
 /// Chooses a machine and returns its name. The same input and seed give the same machine.
 pub fn choose<'a>(
@@ -248,13 +372,21 @@ pub fn choose<'a>(
 ) -> Result<&'a str, Unschedulable> {
     let spec = demand.spec;
     let requests = spec.together().resources.effective_requests();
-    let domains = SpreadDomains::new(demand, candidates);
+    // A slot that is bound to a machine is not distributed.
+    let domains = match demand.bound {
+        Some(_) => None,
+        None => SpreadDomains::new(demand, candidates),
+    };
+    let is_possible =
+        |candidate: &&MachineCandidate<'_>| demand.bound.is_none_or(|node| node == candidate.name);
+    let possible = || candidates.iter().filter(is_possible);
     let mut failure = Unschedulable {
-        machines: candidates.len(),
+        bound: demand.bound.map(str::to_owned),
+        machines: possible().count(),
         ..Unschedulable::default()
     };
     let mut fitting = Vec::new();
-    for candidate in candidates {
+    for candidate in possible() {
         let excluded = unsuitable(demand, candidate)
             .or_else(|| foreign(demand, candidate))
             .or_else(|| short_of_disk(demand, candidate))
@@ -286,7 +418,10 @@ pub fn choose<'a>(
             tie_break(seed, candidate.name),
         )
     });
-    best.map(|candidate| candidate.name).ok_or(failure)
+    best.map(|candidate| candidate.name).ok_or_else(|| {
+        failure.add_shortages(requests, candidates);
+        failure
+    })
 }
 
 /// Why an instance of this workload must not run on a machine, however empty it is.
@@ -323,14 +458,11 @@ pub(crate) fn unsuitable(
     if spec.container.host_network && !candidate.host_network {
         return Some("without hostNetworkAllow in /etc/kat/agent.yaml");
     }
-    if !spec
-        .node_selector
-        .iter()
-        .all(|(key, value)| candidate.labels.get(key) == Some(value))
-    {
+    if !has_labels(spec, candidate.labels) {
         return Some("without the labels of nodeSelector");
     }
-    if untolerated(spec, candidate, TaintEffect::NoSchedule) > 0 {
+    // The taints of the machine of a bound slot are considered with the slot.
+    if demand.bound.is_none() && !is_tolerated(spec, candidate.taints) {
         return Some("with a taint that is not tolerated");
     }
     let gpu = spec.container.resources.gpu.as_ref()?;
@@ -377,19 +509,12 @@ fn full(
     requests: ResourceList,
     candidate: &MachineCandidate<'_>,
 ) -> Option<&'static str> {
-    if unrequested(
-        candidate.allocatable.cpu.map(|cpu| cpu.0),
-        candidate.requested.cpu.0,
-    ) < requests.cpu.unwrap_or_default().0
-    {
-        return Some("without enough processor left");
+    let lacks = |resource: ShortResource| resource.free(candidate) < resource.asked(requests);
+    if lacks(ShortResource::Processor) {
+        return Some(NO_PROCESSOR);
     }
-    let memory = unrequested(
-        candidate.allocatable.memory.map(|memory| memory.0),
-        candidate.requested.memory.0,
-    );
-    if memory < requests.memory.unwrap_or_default().0 {
-        return Some("without enough memory left");
+    if lacks(ShortResource::Memory) {
+        return Some(NO_MEMORY);
     }
     if let Some(gpu) = &demand.spec.container.resources.gpu {
         let wanted = u64::from(gpu.min_vram_mb.unwrap_or(0));
@@ -414,7 +539,7 @@ fn full(
         return Some("with a workload of antiAffinity");
     }
     if !candidate.has_address && !on_host {
-        return Some("without a free address");
+        return Some(NO_ADDRESS);
     }
     None
 }
@@ -423,13 +548,19 @@ pub(crate) fn unrequested(allocatable: Option<u64>, requested: u64) -> u64 {
     allocatable.unwrap_or(0).saturating_sub(requested)
 }
 
-fn untolerated(
-    spec: &WorkloadSpec,
-    candidate: &MachineCandidate<'_>,
-    effect: TaintEffect,
-) -> usize {
-    candidate
-        .taints
+/// Whether a machine with these labels matches the workload's nodeSelector.
+pub(crate) fn has_labels(spec: &WorkloadSpec, labels: &BTreeMap<String, String>) -> bool {
+    let mut wanted = spec.node_selector.iter();
+    wanted.all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// Whether new instances of the workload may be placed on a machine with these taints.
+pub(crate) fn is_tolerated(spec: &WorkloadSpec, taints: &[Taint]) -> bool {
+    untolerated(spec, taints, TaintEffect::NoSchedule) == 0
+}
+
+fn untolerated(spec: &WorkloadSpec, taints: &[Taint], effect: TaintEffect) -> usize {
+    taints
         .iter()
         .filter(|taint| taint.effect == effect)
         .filter(|taint| {
@@ -454,7 +585,7 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 }
 
 fn dislikes(spec: &WorkloadSpec, candidate: &MachineCandidate<'_>) -> usize {
-    untolerated(spec, candidate, TaintEffect::PreferNoSchedule)
+    untolerated(spec, candidate.taints, TaintEffect::PreferNoSchedule)
 }
 
 /// `(100 - cpu%) + (100 - memory%)` after placing, in thousandths (RFC001-KAT 4.4.5, the sum).

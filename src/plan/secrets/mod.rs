@@ -62,12 +62,14 @@ pub(super) fn outdated<'i>(snapshot: &Snapshot, assignment: &'i Assignment) -> O
     found.map(|(name, _)| name.as_str())
 }
 
-/// Workloads that use a secret: by their files, or through an instance that was placed with it.
+/// Workloads, and routes to something outside KAT, that use a secret: by their files, or through an instance that was placed with it.
 pub fn users_of_secret<'s>(snapshot: &'s Snapshot, key: &SecretKey) -> Vec<&'s str> {
     let workloads = snapshot.workloads.iter();
     let named = workloads.filter(|(workload, entry)| {
-        let spec = entry.parsed.as_ref().map(|parsed| &parsed.workload.spec);
-        let uses = spec.is_ok_and(|spec| secrets_of(spec).contains_key(&key.name));
+        let uses = entry.parsed.as_ref().is_ok_and(|parsed| {
+            secrets_of(&parsed.workload.spec).contains_key(&key.name)
+                || crate::ingress::uses_secret(parsed, &key.name)
+        });
         workload.namespace == key.namespace && !entry.meta.value.deleting && uses
     });
     let instances = snapshot
@@ -80,8 +82,15 @@ pub fn users_of_secret<'s>(snapshot: &'s Snapshot, key: &SecretKey) -> Vec<&'s s
         assignment.namespace == key.namespace && assignment.will_run() && uses
     });
     let named = named.map(|(workload, _)| workload.name.as_str());
+    let outside = snapshot.outside_routes.iter().filter(|(_, stored)| {
+        let route = &stored.value;
+        route.key.namespace == key.namespace
+            && crate::ingress::names_secret(&route.route, &key.name)
+    });
+    let outside = outside.map(|(name, _)| name.as_str());
     let mut users: Vec<&str> = named
         .chain(placed.map(|assignment| assignment.workload.as_str()))
+        .chain(outside)
         .collect();
     users.sort_unstable();
     users.dedup();

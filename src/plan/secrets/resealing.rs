@@ -8,14 +8,22 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::Snapshot;
+use crate::{
+    Snapshot,
+    ingress::{
+        acme::{account_place, order_place},
+        certificates::{authority_place, certificate_place, sticky_place},
+    },
+};
 use kat_pki::delivery::SealingError;
 use kat_types::{
     encoding::json::{self, NotEncoded},
     registry::{LoginPlace, LoginRecord},
-    secrets::{SecretKey, SecretRecord},
+    secrets::{SealingKeyRecord, SecretKey, SecretRecord},
     store::{
+        acme::{AcmeAccountRecord, AcmeOrderRecord, AcmeOrderState},
         authorities::ReplaceableKey,
+        ingress::{IngressAuthorityRecord, IngressCertificateRecord, IngressStickyRecord},
         keys,
         revisions::Stored,
         transaction::{Compare, WriteOperation},
@@ -87,7 +95,13 @@ pub fn another_data_key(
         conditions,
         operations: vec![put(keys::sealing_key(next), &key)?],
         key: next,
-        left: snapshot.secrets.len() + snapshot.logins.values().map(|one| one.len()).sum::<usize>(),
+        left: snapshot.secrets.len()
+            + snapshot.logins.values().map(|one| one.len()).sum::<usize>()
+            + snapshot.ingress_certificates.len()
+            + snapshot.acme_accounts.len()
+            + keys_of_orders(snapshot).count()
+            + usize::from(snapshot.ingress_authority.is_some())
+            + usize::from(snapshot.ingress_sticky.is_some()),
         failed: None,
     })
 }
@@ -114,6 +128,42 @@ fn outdated_logins(snapshot: &Snapshot) -> Vec<(&String, &LoginPlace, &Stored<Lo
         .collect()
 }
 
+/// Certificates of KAT's own authority that are not sealed with the last key.
+fn outdated_certificates(
+    snapshot: &Snapshot,
+) -> Vec<(&String, &Stored<Arc<IngressCertificateRecord>>)> {
+    let last = snapshot.sealing_keys.keys().next_back().copied();
+    let certificates = snapshot.ingress_certificates.iter();
+    certificates
+        .filter(|(_, stored)| Some(stored.value.key.key_id) != last)
+        .collect()
+}
+
+/// Orders of ACME that hold a key, with that key.
+fn keys_of_orders(
+    snapshot: &Snapshot,
+) -> impl Iterator<Item = (&String, &Stored<Arc<AcmeOrderRecord>>, &str, &SecretRecord)> {
+    let orders = snapshot.acme_orders.iter();
+    orders.filter_map(|(host, stored)| match &stored.value.state {
+        AcmeOrderState::Issuing { url, key } => Some((host, stored, url.as_str(), key)),
+        _ => None,
+    })
+}
+
+/// KAT's own authority for ingress, if it is not sealed with the last key.
+fn outdated_authority(snapshot: &Snapshot) -> Option<&Stored<Arc<IngressAuthorityRecord>>> {
+    let last = snapshot.sealing_keys.keys().next_back().copied();
+    let stored = snapshot.ingress_authority.as_ref();
+    stored.filter(|stored| Some(stored.value.key.key_id) != last)
+}
+
+/// The key of the cookies of sticky routes, if it is not sealed with the last key.
+fn outdated_sticky(snapshot: &Snapshot) -> Option<&Stored<Arc<IngressStickyRecord>>> {
+    let last = snapshot.sealing_keys.keys().next_back().copied();
+    let stored = snapshot.ingress_sticky.as_ref();
+    stored.filter(|stored| Some(stored.value.key.key_id) != last)
+}
+
 /// Seals one batch with the last data key; when nothing is left, deletes earlier keys. What does not
 /// open stays as it is, and so do the earlier keys then.
 ///
@@ -128,6 +178,21 @@ pub fn reseal_batch(snapshot: &Snapshot) -> Result<ResealingStep, ResealingError
     };
     let key = (*last, &sealing_key.value);
     let (secrets, logins) = (outdated_secrets(snapshot), outdated_logins(snapshot));
+    let certificates = outdated_certificates(snapshot);
+    let authority = outdated_authority(snapshot);
+    let sticky = outdated_sticky(snapshot);
+    let is_outdated = |key: &SecretRecord| key.key_id != *last;
+    let accounts = snapshot.acme_accounts.iter();
+    let accounts: Vec<_> = accounts
+        .filter(|(_, stored)| is_outdated(&stored.value.key))
+        .collect();
+    let orders = keys_of_orders(snapshot);
+    let orders: Vec<_> = orders.filter(|(.., key)| is_outdated(key)).collect();
+    let of_ingress = certificates.len()
+        + accounts.len()
+        + orders.len()
+        + usize::from(authority.is_some())
+        + usize::from(sticky.is_some());
     let mut step = ResealingStep {
         conditions: vec![
             Compare::ModRevision(keys::sealing_key(*last), sealing_key.revision),
@@ -135,7 +200,7 @@ pub fn reseal_batch(snapshot: &Snapshot) -> Result<ResealingStep, ResealingError
         ],
         key: *last,
         // This version does not know with which key unreadable records are sealed.
-        left: secrets.len() + logins.len() + snapshot.unread_secrets,
+        left: secrets.len() + logins.len() + of_ingress + snapshot.unread_secrets,
         ..ResealingStep::default()
     };
     let mut bytes = 0;
@@ -154,6 +219,84 @@ pub fn reseal_batch(snapshot: &Snapshot) -> Result<ResealingStep, ResealingError
         let record = snapshot.sealing.seal(key, place, &values, record)?;
         bytes += record.sealed.len();
         step.replace(keys::secret(&place.to_string()), stored.revision, &record)?;
+    }
+    if let Some(stored) = authority {
+        match resealed(snapshot, key, &authority_place(), &stored.value.key) {
+            Ok(key) => {
+                bytes += key.sealed.len();
+                let record = IngressAuthorityRecord {
+                    key,
+                    ..IngressAuthorityRecord::clone(&stored.value)
+                };
+                let name = keys::INGRESS_AUTHORITY.to_owned();
+                step.replace(name, stored.revision, &record)?;
+            }
+            Err(error) => step.failed = Some(error),
+        }
+    }
+    if let Some(stored) = sticky {
+        match resealed(snapshot, key, &sticky_place(), &stored.value.key) {
+            Ok(key) => {
+                bytes += key.sealed.len();
+                let record = IngressStickyRecord {
+                    key,
+                    ..IngressStickyRecord::clone(&stored.value)
+                };
+                let name = keys::INGRESS_STICKY.to_owned();
+                step.replace(name, stored.revision, &record)?;
+            }
+            Err(error) => step.failed = Some(error),
+        }
+    }
+    for (host, stored) in certificates {
+        if step.operations.len() >= BATCH || bytes >= BATCH_BYTES {
+            break;
+        }
+        match resealed(snapshot, key, &certificate_place(host), &stored.value.key) {
+            Ok(key) => {
+                bytes += key.sealed.len();
+                let record = IngressCertificateRecord {
+                    key,
+                    ..IngressCertificateRecord::clone(&stored.value)
+                };
+                let name = keys::ingress_certificate(host);
+                step.replace(name, stored.revision, &record)?;
+            }
+            Err(error) => step.failed = Some(error),
+        }
+    }
+    for (id, stored) in accounts {
+        if step.operations.len() >= BATCH || bytes >= BATCH_BYTES {
+            break;
+        }
+        match resealed(snapshot, key, &account_place(id), &stored.value.key) {
+            Ok(key) => {
+                bytes += key.sealed.len();
+                let record = AcmeAccountRecord {
+                    key,
+                    ..AcmeAccountRecord::clone(&stored.value)
+                };
+                step.replace(keys::acme_account(id), stored.revision, &record)?;
+            }
+            Err(error) => step.failed = Some(error),
+        }
+    }
+    for (host, stored, url, sealed) in orders {
+        if step.operations.len() >= BATCH || bytes >= BATCH_BYTES {
+            break;
+        }
+        match resealed(snapshot, key, &order_place(host), sealed) {
+            Ok(key) => {
+                bytes += key.sealed.len();
+                let url = url.to_owned();
+                let record = AcmeOrderRecord {
+                    state: AcmeOrderState::Issuing { url, key },
+                    ..AcmeOrderRecord::clone(&stored.value)
+                };
+                step.replace(keys::acme_order(host), stored.revision, &record)?;
+            }
+            Err(error) => step.failed = Some(error),
+        }
     }
     for (namespace, place, stored) in logins {
         if step.operations.len() >= BATCH || bytes >= BATCH_BYTES {
@@ -185,6 +328,17 @@ pub fn reseal_batch(snapshot: &Snapshot) -> Result<ResealingStep, ResealingError
         }
     }
     Ok(step)
+}
+
+/// A record sealed with another data key; identity and version stay.
+fn resealed(
+    snapshot: &Snapshot,
+    key: (u64, &SealingKeyRecord),
+    place: &SecretKey,
+    record: &SecretRecord,
+) -> Result<SecretRecord, SealingError> {
+    let values = snapshot.sealing.open(snapshot, place, record)?;
+    snapshot.sealing.seal(key, place, &values, record.clone())
 }
 
 impl ResealingStep {

@@ -1,8 +1,10 @@
-//! Volumes and their moves, images, registry credentials and secrets.
+//! Volumes and their moves, images, registry credentials, routes and secrets.
 
+mod acme;
 mod forgotten_volumes;
 mod images;
 mod registry_credentials;
+mod routes;
 mod secrets;
 mod volume_moves;
 mod volumes;

@@ -1,5 +1,6 @@
-//! Instances of one workload: containers, health, restarts, deletion, and their status for users.
+//! Instances of one workload: addresses, containers, health, restarts, deletion, and their status for users.
 
+mod addresses;
 mod containers;
 mod deletion;
 mod failed_programs;

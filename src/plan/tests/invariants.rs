@@ -262,7 +262,20 @@ fn check_instances(snapshot: &Snapshot, away: &BTreeSet<String>) {
                 .push(&assignment.template_hash);
         }
     }
-    assert_eq!(snapshot.allocations.len(), addresses.len());
+    let allocations = snapshot.allocations.values();
+    let (released, given): (Vec<_>, Vec<_>) = allocations.partition(|one| one.value.released);
+    assert_eq!(given.len(), addresses.len());
+    for one in released {
+        let again = given
+            .iter()
+            .find(|other| other.value.address == one.value.address);
+        let again = again.map(|other| &other.value.namespace);
+        let address = one.value.address;
+        assert!(
+            again.is_none_or(|namespace| *namespace == one.value.namespace),
+            "{address}"
+        );
+    }
     for ((key, slot), hashes) in slots {
         let different: BTreeSet<_> = hashes.iter().collect();
         assert!(

@@ -9,8 +9,8 @@ use super::*;
 use kat_agent::{DesiredState, desired};
 use kat_types::{
     api::{
-        Condition, FollowedConfiguration, ImagesRemoved, MemberKeys, OverlayPeer, OverlayReport,
-        OverlayStatus,
+        Condition, FollowedConfiguration, ImagesRemoved, IngressReport, IsolationReport,
+        MemberKeys, OverlayPeer, OverlayReport, OverlayStatus, VirtualAddressReport,
     },
     reason::Reason,
 };
@@ -33,6 +33,8 @@ pub(crate) struct BadImages<'i> {
     pub(crate) failing: &'i BTreeSet<String>,
     /// They cannot be pulled.
     pub(crate) missing: &'i BTreeSet<String>,
+    /// The programs of Jobs with them do not end.
+    pub(crate) lasting: &'i BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +61,11 @@ pub(crate) struct Machine {
     pub(crate) schema: u32,
     /// The number in the machine's `packaging/data-path`.
     pub(crate) data_path: u32,
+    /// What the agent reports of isolation; its revision follows the store with the agent.
+    pub(crate) isolation: Option<IsolationReport>,
+    /// What its `kat-net` says of virtual addresses.
+    pub(crate) virtual_addresses: Vec<VirtualAddressReport>,
+    pub(crate) ingress: Option<IngressReport>,
 
     /// Whether the base path of volumes is shared storage.
     pub(crate) shared: bool,
@@ -75,6 +82,8 @@ pub(crate) struct Machine {
     pub(crate) overlay_status: OverlayStatus,
     /// Machines that have not answered this one over the overlay, each for so many seconds.
     pub(crate) unanswered: BTreeMap<String, u32>,
+    /// Machines that this one has not asked, and whether it has a session with each.
+    pub(crate) unasked: BTreeMap<String, bool>,
     /// Instances that the agent has evicted because the disk ran full.
     pub(crate) evicted: BTreeSet<String>,
     /// Folders of volumes with data on the machine.
@@ -139,6 +148,7 @@ impl Machine {
             images_removed: None,
             overlay_status: OverlayStatus::Connected,
             unanswered: BTreeMap::new(),
+            unasked: BTreeMap::new(),
             evicted: BTreeSet::new(),
             data: BTreeSet::new(),
             carrying: volume_data_model::Carrying::default(),
@@ -152,6 +162,9 @@ impl Machine {
             configuration: None,
             schema: ASSIGNMENT_SCHEMA,
             data_path: HOST_PORT_DATA_PATH,
+            isolation: None,
+            virtual_addresses: Vec::new(),
+            ingress: None,
             instances: BTreeMap::new(),
             users: BTreeSet::new(),
             acted: 1,
@@ -242,6 +255,9 @@ impl Machine {
             desired_revision: self.acted,
             assignment_schema: self.schema,
             data_path: self.data_path,
+            isolation: self.isolation.clone(),
+            virtual_addresses: self.virtual_addresses.clone(),
+            ingress: self.ingress.clone(),
             user_indexes: self.users.iter().copied().collect(),
             volume_shared: self.shared,
             host_network: self.host_network,
@@ -272,9 +288,14 @@ impl Machine {
             unanswered_seconds: Some(*seconds),
             ..OverlayPeer::default()
         });
+        let unasked = self.unasked.iter().map(|(name, connected)| OverlayPeer {
+            name: name.clone(),
+            connected: *connected,
+            ..OverlayPeer::default()
+        });
         OverlayReport {
             status: self.overlay_status,
-            peers: peers.collect(),
+            peers: peers.chain(unasked).collect(),
             ..OverlayReport::default()
         }
     }
@@ -288,6 +309,10 @@ impl Machine {
             self.disk = list;
         }
         let confirmed = self.stage == Stage::Confirmed;
+        if let Some(isolation) = &mut self.isolation {
+            let revisions = entries.values().map(|entry| entry.mod_revision);
+            isolation.revision = revisions.max().unwrap_or_default();
+        }
         let list = self.disk.clone();
         let listed = list.assignments.values();
         self.users.extend(listed.map(|one| one.user.index));
@@ -356,6 +381,12 @@ impl Machine {
             (DesiredRun::Running, InstancePhase::Pending) => InstancePhase::Starting,
             (DesiredRun::Running, _) if images.failing.contains(&assignment.image) => {
                 InstancePhase::Failed
+            }
+            // The program of a Job ends one step after it has begun.
+            (DesiredRun::Running, InstancePhase::Running | InstancePhase::Succeeded)
+                if assignment.runs_once() && !images.lasting.contains(&assignment.image) =>
+            {
+                InstancePhase::Succeeded
             }
             (DesiredRun::Running, _) => InstancePhase::Running,
         };

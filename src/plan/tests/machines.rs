@@ -1,4 +1,4 @@
-//! Machines that join, are drained, are lost, fill their disks or send forged reports, and the
+//! Machines that join, are drained, are lost, fill their disks, isolate or send forged reports, and the
 //! users on them.
 
 mod assignment_lag;
@@ -7,16 +7,19 @@ mod cluster_authority;
 mod disk;
 mod drain;
 mod forged_reports;
+mod isolation;
 mod joining;
 mod long_power_loss;
 mod loss_timeout;
 pub(crate) mod node_loss;
 mod nodes;
 mod overlay_down;
+mod readers;
 mod recovery_key;
 mod rotation;
 mod user_indexes;
 mod users;
+mod virtual_addresses;
 
 use kat_types::api::AuthorityReport;
 

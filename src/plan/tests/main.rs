@@ -13,13 +13,16 @@
     reason = "tests"
 )]
 
+mod daemons;
 mod data;
 mod instances;
 mod invariants;
+mod jobs;
 mod machine_model;
 mod machines;
 mod placement;
 mod robustness;
+mod start_order;
 mod stored_objects;
 mod updates;
 mod volume_data_model;
@@ -94,6 +97,8 @@ struct World {
     failing: BTreeSet<String>,
     /// Images that cannot be pulled.
     missing: BTreeSet<String>,
+    /// Images with which the programs of Jobs do not end.
+    lasting: BTreeSet<String>,
     /// The ids of all instances so far.
     ids: BTreeSet<String>,
     /// Instances that had a DNS name at the last check, with the address.
@@ -117,6 +122,7 @@ impl World {
             machines: BTreeMap::new(),
             failing: BTreeSet::new(),
             missing: BTreeSet::new(),
+            lasting: BTreeSet::new(),
             ids: BTreeSet::new(),
             named: BTreeSet::new(),
             stops: BTreeSet::new(),
@@ -231,6 +237,7 @@ impl World {
         let images = machine_model::BadImages {
             failing: &self.failing,
             missing: &self.missing,
+            lasting: &self.lasting,
         };
         for (name, machine) in &mut self.machines {
             if machine.obeys {

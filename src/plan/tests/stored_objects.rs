@@ -16,6 +16,8 @@ impl World {
             created: self.now,
             deleting,
             quota: Default::default(),
+            access: Default::default(),
+            ingress_hosts: None,
         };
         self.write(keys::namespace(name), &record);
     }
@@ -140,6 +142,7 @@ impl World {
             deletes_volumes: false,
             paused: before.as_ref().is_some_and(|meta| meta.paused),
             restarted: None,
+            stopped: None,
             image: Default::default(),
         };
         let record = IndexRecord {

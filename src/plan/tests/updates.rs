@@ -5,6 +5,7 @@ mod random_rollouts;
 mod rollout;
 mod scale;
 mod stalls;
+mod stop;
 pub(crate) mod strategies;
 mod versions;
 

@@ -11,6 +11,7 @@ mod connections;
 mod error;
 pub mod maintenance;
 mod read;
+mod renewals;
 mod snapshot;
 mod watch;
 
@@ -24,9 +25,9 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use self::{connections::Connections, error::RetryVerdict};
+use self::{connections::Connections, error::RetryVerdict, renewals::Renewals};
 use super::{
-    Leadership, Listing, StateStore, StoreError, TransactionResult, WatchStream,
+    Leadership, Listing, QuorumRead, StateStore, StoreError, TransactionResult, WatchStream,
     election::{self, Lease, Leases},
     limits,
 };
@@ -107,6 +108,9 @@ pub struct EtcdStore {
     call_timeout: Duration,
     /// Number of requests for the progress of watches.
     progress: signal::Sender<u64>,
+    /// The newest read of the present state that was answered.
+    reads: signal::Sender<Option<QuorumRead>>,
+    renewals: Arc<Renewals>,
 }
 
 impl EtcdStore {
@@ -120,6 +124,8 @@ impl EtcdStore {
             connections: Arc::new(ArcSwap::from_pointee(connections)),
             call_timeout: options.call_timeout,
             progress: signal::channel(0).0,
+            reads: signal::channel(None).0,
+            renewals: Arc::default(),
         })
     }
 
@@ -145,6 +151,17 @@ impl EtcdStore {
             revision,
             latency: started.elapsed(),
         })
+    }
+
+    /// Notes that a read was answered which was sent at this time.
+    fn note_read(&self, sent: Instant, revision: i64) {
+        self.reads.send_if_modified(|last| {
+            let is_newer = last.is_none_or(|last| last.sent < sent);
+            if is_newer {
+                *last = Some(QuorumRead { sent, revision });
+            }
+            is_newer
+        });
     }
 
     /// Makes one call within its time limit, with retries. A `repeatable` call is also retried on
@@ -262,6 +279,10 @@ impl StateStore for EtcdStore {
         self.progress.send_modify(|requests| *requests += 1);
     }
 
+    fn quorum_reads(&self) -> Option<signal::Receiver<Option<QuorumRead>>> {
+        Some(self.reads.subscribe())
+    }
+
     async fn transact(
         &self,
         conditions: &[Compare],
@@ -318,23 +339,22 @@ impl Leases for EtcdStore {
     }
 
     async fn renew(&self, lease: i64) -> Result<bool, StoreError> {
-        // One stream for each renewal: an expired lease then has an error of its own, and a broken
-        // stream needs no handling.
-        let renewed = self
-            .call(true, |client| async move {
-                match client.lease_client().keep_alive(lease).await {
-                    Ok(_) => Ok(true),
-                    // The client's error for an answer with a time to live of 0.
-                    Err(ClientError::LeaseKeepAliveError(_)) => Ok(false),
-                    Err(failure) if error::is_lease_gone(&failure) => Ok(false),
-                    Err(failure) => Err(failure),
-                }
-            })
+        let connections = self.connections.load_full();
+        if let Some(exists) = self.renewals.renew(lease, &connections).await {
+            return Ok(exists);
+        }
+        let opened = self
+            .call(true, |client| renewals::open(client, lease))
             .await?;
-        Ok(renewed)
+        let exists = opened.is_some();
+        if let Some(stream) = opened {
+            self.renewals.keep(lease, &connections, stream);
+        }
+        Ok(exists)
     }
 
     async fn revoke(&self, lease: i64) -> Result<(), StoreError> {
+        self.renewals.close();
         self.call(true, |client| async move {
             match client.lease_client().revoke(lease).await {
                 Ok(_) => Ok(()),

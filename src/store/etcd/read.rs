@@ -1,6 +1,7 @@
 //! Reads: one key, or a prefix in pages that all show the same revision.
 
 use etcd_client::{GetOptions, GetResponse};
+use tokio::time::Instant;
 
 use super::{EtcdStore, error};
 use crate::{Listing, StoreError};
@@ -19,6 +20,7 @@ const MOST_KEYS: i64 = 8192;
 impl EtcdStore {
     /// One key, and the store's revision.
     pub(super) async fn read_one(&self, key: &str) -> Result<(Option<KeyValue>, i64), StoreError> {
+        let sent = Instant::now();
         let answer = self
             .call(true, |client| async move {
                 client
@@ -29,12 +31,14 @@ impl EtcdStore {
             })
             .await?;
         let revision = error::revision(answer.header())?;
+        self.note_read(sent, revision);
         let found = answer.kvs().first().map(key_value).transpose()?;
         Ok((found, revision))
     }
 
     /// Every key with the prefix. The size of the pages follows the size of the values.
     pub(super) async fn read_all(&self, prefix: &str) -> Result<Listing, StoreError> {
+        let sent = Instant::now();
         let mut listing = Listing::default();
         let mut limit = FIRST_PAGE;
         loop {
@@ -53,6 +57,7 @@ impl EtcdStore {
             };
             if listing.revision == 0 {
                 listing.revision = error::revision(page.header())?;
+                self.note_read(sent, listing.revision);
             }
             let mut bytes = 0;
             for item in page.kvs() {

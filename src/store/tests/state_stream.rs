@@ -11,12 +11,16 @@ use std::{
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use kat_store::{
-    EpochProofs, KnownState, LocalStateSource, MirrorState, StateFrames, StateSource,
-    StateSourceError, StateStore, follow_source, follow_source_from,
+    ChangeLog, EpochProofs, KnownState, Leadership, Listing, LocalStateSource, Mirror, MirrorState,
+    QuorumRead, StateFeed, StateFrames, StateSource, StateSourceError, StateStore, StoreError,
+    TransactionResult, WatchStream, follow_source, follow_source_from,
 };
 use kat_testing::{
     MemoryStore,
@@ -25,12 +29,12 @@ use kat_testing::{
 use kat_types::{
     api::StoreEpoch,
     encoding::state_frames::{
-        StateBeat, StateBegin, StateEnd, StateEndReason, StateFrame, StateFrameDecoder,
-        StatePosition,
+        STATE_SCHEMA, StateBeat, StateBegin, StateEnd, StateEndReason, StateFrame,
+        StateFrameDecoder, StatePosition,
     },
     store::{
         keys,
-        transaction::{KeyValue, WriteOperation},
+        transaction::{Compare, KeyValue, WriteOperation},
     },
 };
 
@@ -161,6 +165,105 @@ async fn a_server_whose_watch_hangs_lists_again_and_serves_on() {
         let waited = written.elapsed();
         assert!(waited < Duration::from_secs(12), "{waited:?}");
     }
+    cancel.cancel();
+}
+
+/// A client of the store that something else than the feed uses too.
+struct SharedClient {
+    store: MemoryStore,
+    /// How often the feed read from a quorum.
+    lists: AtomicUsize,
+    others: watch::Sender<Option<QuorumRead>>,
+}
+
+#[async_trait]
+impl StateStore for SharedClient {
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
+        self.store.get(key).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
+        if prefix == keys::SCHEMA_VERSION {
+            self.lists.fetch_add(1, Ordering::Relaxed);
+        }
+        self.store.list(prefix).await
+    }
+
+    async fn watch(&self, prefix: &str, from_revision: i64) -> Result<WatchStream, StoreError> {
+        self.store.watch(prefix, from_revision).await
+    }
+
+    fn quorum_reads(&self) -> Option<watch::Receiver<Option<QuorumRead>>> {
+        Some(self.others.subscribe())
+    }
+
+    async fn transact(
+        &self,
+        conditions: &[Compare],
+        operations: &[WriteOperation],
+    ) -> Result<TransactionResult, StoreError> {
+        self.store.transact(conditions, operations).await
+    }
+
+    async fn campaign(&self, candidate: &str, lease: Duration) -> Result<Leadership, StoreError> {
+        self.store.campaign(candidate, lease).await
+    }
+
+    async fn resign(&self, leadership: &Leadership) -> Result<(), StoreError> {
+        self.store.resign(leadership).await
+    }
+
+    async fn leader(&self) -> Result<Option<String>, StoreError> {
+        self.store.leader().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_of_a_quorum_that_others_make_spare_the_feed_its_own_as_long_as_they_come() {
+    let store = serving().await.store;
+    let client = Arc::new(SharedClient {
+        store: store.clone(),
+        lists: AtomicUsize::default(),
+        others: watch::Sender::default(),
+    });
+    let own: Arc<dyn StateStore> = Arc::<SharedClient>::clone(&client);
+    let (log, cancel) = (ChangeLog::default(), CancellationToken::new());
+    let mirror = Mirror::start_logged(Arc::clone(&own), keys::ROOT, log.clone(), cancel.clone());
+    let feed = StateFeed::start(own, mirror, log, cancel.clone());
+    let mut frames = feed.open("n1", None).expect("opened");
+    // Counts the beats of so many seconds, and the feed's own reads meanwhile.
+    let mut watched = async |seconds: u64| {
+        let before = client.lists.load(Ordering::Relaxed);
+        let until = Instant::now() + Duration::from_secs(seconds);
+        let mut beats = 0;
+        while Instant::now() < until {
+            match next(&mut frames).await.expect("the stream goes on") {
+                StateFrame::Beat(beat) => {
+                    assert!(beat.quorum_age_ms < 1_500, "{beat:?}");
+                    beats += 1;
+                }
+                StateFrame::End(end) => panic!("{end:?}"),
+                _ => {}
+            }
+        }
+        (beats, client.lists.load(Ordering::Relaxed) - before)
+    };
+    let alone = watched(20).await;
+    assert!(alone.0 >= 18 && alone.1 >= 17, "{alone:?}");
+    let (reader, others) = (store.clone(), client.others.clone());
+    let reading = tokio::spawn(async move {
+        loop {
+            let sent = Instant::now();
+            let revision = reader.list(keys::ELECTION).await.expect("listed").revision;
+            others.send_replace(Some(QuorumRead { sent, revision }));
+            sleep(Duration::from_secs(1)).await;
+        }
+    });
+    let together = watched(20).await;
+    assert!(together.0 >= 18 && together.1 <= 3, "{together:?}");
+    reading.abort();
+    let alone = watched(20).await;
+    assert!(alone.0 >= 18 && alone.1 >= 16, "{alone:?}");
     cancel.cancel();
 }
 
@@ -379,7 +482,7 @@ fn begin(epoch: u64, revision: i64, keys: usize) -> StateFrame {
     StateFrame::Begin(StateBegin {
         epoch,
         revision,
-        schema: 1,
+        schema: STATE_SCHEMA,
         keys,
     })
 }
@@ -406,6 +509,46 @@ async fn shown(scripts: Vec<Vec<StateFrame>>) -> (i64, Vec<String>) {
     cancel.cancel();
     let keys = state.entries.keys().map(ToString::to_string).collect();
     (state.revision, keys)
+}
+
+/// As [`ScriptedSource`], and keeps the positions after which it was asked.
+struct AskedSource(ScriptedSource, Mutex<Vec<Option<StatePosition>>>);
+
+#[async_trait]
+impl StateSource for AskedSource {
+    async fn open(&self, resume: Option<StatePosition>) -> Result<StateFrames, StateSourceError> {
+        let frames = self.0.open(resume).await?;
+        self.1.lock().push(resume);
+        Ok(frames)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_an_earlier_version_is_followed_by_a_whole_one() {
+    let cancel = CancellationToken::new();
+    let list = |schema, revision| {
+        let begin = StateFrame::Begin(StateBegin {
+            epoch: 0,
+            revision,
+            schema,
+            keys: 0,
+        });
+        vec![begin, StateFrame::Commit(revision)]
+    };
+    let scripts = vec![list(STATE_SCHEMA - 1, 5), list(STATE_SCHEMA, 6), Vec::new()];
+    let source = ScriptedSource(Mutex::new(scripts));
+    let source = Arc::new(AskedSource(source, Mutex::default()));
+    let mirror = follow_source(Arc::clone(&source) as Arc<dyn StateSource>, cancel.clone());
+    while source.1.lock().len() < 3 {
+        sleep(Duration::from_secs(1)).await;
+    }
+    cancel.cancel();
+    assert_eq!(mirror.snapshot().revision, 6);
+    let present = StatePosition {
+        epoch: 0,
+        revision: 6,
+    };
+    assert_eq!(*source.1.lock(), [None, None, Some(present)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,9 +7,13 @@ use serde::{
 };
 
 use super::{
-    Health, InstanceAction, InstancePhase, NodePhase, NodeRole, Taint, VolumePhase, WorkloadPhase,
+    Health, IngressState, InstanceAction, InstancePhase, NodePhase, NodeRole, Taint, VolumePhase,
+    WorkloadPhase,
 };
-use crate::resource::{ReclaimPolicy, TaintEffect};
+use crate::{
+    resource::{ReclaimPolicy, TaintEffect},
+    store::jobs::{RunCause, RunPhase},
+};
 
 /// A set of words that may grow.
 pub trait ExtensibleEnum: DeserializeOwned {
@@ -40,9 +44,24 @@ impl ExtensibleEnum for WorkloadPhase {
     const NEWER: Self = Self::Progressing;
 }
 
+/// Nothing is started for a run of unknown phase.
+impl ExtensibleEnum for RunPhase {
+    const NEWER: Self = Self::Cancelled;
+}
+
+/// Nothing depends on why a run exists.
+impl ExtensibleEnum for RunCause {
+    const NEWER: Self = Self::Manual;
+}
+
 /// A volume of unknown phase may be in use.
 impl ExtensibleEnum for VolumePhase {
     const NEWER: Self = Self::Bound;
+}
+
+/// A machine whose ingress is in an unknown state is not known to serve.
+impl ExtensibleEnum for IngressState {
+    const NEWER: Self = Self::Starting;
 }
 
 /// An unknown action changes the instance.

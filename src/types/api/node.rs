@@ -14,6 +14,9 @@ use crate::{
 /// Type of a machine's condition: state of its etcd member, if the machine holds etcd or is about
 /// to.
 pub const ETCD_CONDITION: &str = "EtcdMember";
+/// Type of the condition of a machine whose version of KAT does not read the files of every
+/// workload. It is absent where the machine reads them.
+pub const READS_FILES: &str = "ReadsFiles";
 
 /// Type of a machine's condition: its etcd member has lost its data.
 pub const DATA_LOST_CONDITION: &str = "EtcdDataLost";
@@ -31,9 +34,17 @@ pub const FILES_WRITTEN: &str = "FilesWritten";
 /// Type of a machine's condition: false if its `kat-net` does not run.
 pub const DATA_PATH_RUNS: &str = "DataPathRuns";
 
+/// Type of a machine's condition: false if it does not serve the routes that it was given.
+pub const ROUTES_SERVED: &str = "RoutesServed";
+
+/// Type of a machine's condition: false if it is to hold a virtual address and can't.
+pub const VIRTUAL_ADDRESSES_HELD: &str = "VirtualAddressesHeld";
+
 /// Type of a machine's condition, which the leader judges: false if the machine reports and has not
 /// acted on a change of its list of assignments for a minute.
 pub const ASSIGNMENTS_APPLIED: &str = "AssignmentsApplied";
+/// Type of a machine's condition: false if the cluster isolates namespaces and the machine does not.
+pub const ISOLATION_ENFORCED: &str = "IsolationEnforced";
 
 /// Type of a machine's condition: it refuses a later epoch of the store that nothing proves to it,
 /// and follows the cluster no more.
@@ -117,7 +128,7 @@ pub enum NodeRole {
     Etcd,
     /// The machine runs workloads.
     Worker,
-    /// The machine is labelled for ingress.
+    /// The machine is labelled for ingress, or serves routes and holds the keys of their certificates.
     Ingress,
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod event;
 pub(crate) mod gone;
 pub(crate) mod health;
+pub(crate) mod measurements;
 pub(crate) mod metrics;
 pub(crate) mod overview;
 pub(crate) mod query;

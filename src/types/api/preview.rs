@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::newer;
+use super::{RouteItem, newer};
 
 /// Preview of an apply, from the leader's own plan on a copy of the store. Values of environment
 /// variables are replaced by `***`.
@@ -26,6 +26,9 @@ pub struct Preview {
     pub instances: Vec<InstanceChange>,
     /// Changed unit files. A change that is the same for several instances is listed once.
     pub units: Vec<UnitChange>,
+    /// Routes of the workload as they would be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<RouteItem>,
     /// Why not all changes can be completed now; empty if they can.
     pub blocked: String,
     /// Whether the preview is complete. If not, further changes would follow.

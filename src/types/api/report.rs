@@ -7,8 +7,11 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ApiTime, Condition, ContainerStatus, Health, InstancePhase, newer};
-use crate::{resource::ResourceList, store::authorities::MemberSignature};
+use super::{ApiTime, Condition, ContainerStatus, Health, InstancePhase, IsolationReport, newer};
+use crate::{
+    resource::ResourceList, store::authorities::MemberSignature,
+    virtual_addresses::AddressStateWord,
+};
 
 /// An agent's report to the leader (RFC001-KAT 4.1.3). The JSON fields have the RFC's names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -101,6 +104,87 @@ pub struct NodeReport {
     /// versions, which keep that of their join.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configuration: Option<FollowedConfiguration>,
+    /// How the machine isolates namespaces; missing if its `kat-net` has not said it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<IsolationReport>,
+    /// How the machine serves routes. Missing where it has none to serve, and in reports of earlier
+    /// versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ingress: Option<IngressReport>,
+    /// What the machine's `kat-net` does with the cluster's virtual addresses. Missing where there are
+    /// none, and in reports of earlier versions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub virtual_addresses: Vec<VirtualAddressReport>,
+}
+
+/// A virtual address on a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualAddressReport {
+    /// The address.
+    #[schemars(with = "String")]
+    pub address: IpAddr,
+    /// What the machine does with it. In an object of a newer version, an unknown word is read as
+    /// `Unknown`.
+    #[serde(default, deserialize_with = "newer::word")]
+    pub state: AddressStateWord,
+    /// The machine's interface for it; empty if it has none.
+    #[serde(default)]
+    pub interface: String,
+    /// More about it, in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// How a machine serves the routes that it was given.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct IngressReport {
+    /// What `kat-ingress` does on the machine. In an object of a newer version, an unknown state is
+    /// read as `Starting`.
+    #[serde(deserialize_with = "newer::word")]
+    pub state: IngressState,
+    /// Why it does not serve, one word for programs.
+    pub reason: String,
+    /// Why it does not serve, in a sentence.
+    pub message: String,
+    /// Routes and certificates that it does not serve.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedRoute>,
+    /// Revision of the store of the newest challenge of ACME that it answers; it answers the others that
+    /// the store had then, too. 0 for none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub challenges: i64,
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+/// What `kat-ingress` does on a machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum IngressState {
+    /// It is being started.
+    #[default]
+    Starting,
+    /// It serves the machine's routes.
+    Serving,
+    /// A program of the machine holds port 80 or 443.
+    PortInUse,
+    /// It does not run, or its files can't be written.
+    Failed,
+}
+
+/// A route or a certificate that a machine does not serve.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RefusedRoute {
+    /// Name of the file of `kat-ingress`, such as `routes.json`.
+    pub file: String,
+    /// `NAMESPACE/WORKLOAD/HOST/PATH` of a route, or the name of a certificate.
+    pub name: String,
+    /// The cause, in a sentence.
+    pub message: String,
 }
 
 /// The configuration of the cluster that a machine follows.
@@ -115,7 +199,9 @@ pub struct FollowedConfiguration {
 
 impl NodeReport {
     /// Whether the report differs from an earlier one of the same machine in nothing but measurements
-    /// for display: times, bytes sent and received, memory, processor time, progress of a move.
+    /// for display: times, bytes sent and received, memory, processor time, progress of a move,
+    /// refused connections; nor in the revision of the rules of isolation, for which the leader waits
+    /// now and then.
     pub fn repeats(&self, earlier: &Self) -> bool {
         let mut same = self.clone();
         same.timestamp = earlier.timestamp;
@@ -135,7 +221,17 @@ impl NodeReport {
                 progress.clone_from(before);
             }
         }
+        if let (Some(isolation), Some(before)) = (&mut same.isolation, &earlier.isolation) {
+            isolation.refused.clone_from(&before.refused);
+            isolation.revision = before.revision;
+        }
         same == *earlier
+    }
+
+    /// Revision of the store whose rules of isolation the machine has in force; 0 if none.
+    pub fn isolation_revision(&self) -> i64 {
+        let isolation = self.isolation.as_ref();
+        isolation.map_or(0, |isolation| isolation.revision)
     }
 }
 
@@ -462,6 +558,7 @@ pub struct InstanceReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::Isolation;
 
     #[test]
     fn a_report_with_other_measurements_repeats_the_one_before() {
@@ -469,6 +566,10 @@ mod tests {
             node_name: "n1".to_owned(),
             workload_instances: vec![InstanceReport::default(); 2],
             volume_moves: vec![VolumeMoveReport::default()],
+            isolation: Some(IsolationReport {
+                refused: vec![Default::default()],
+                ..IsolationReport::default()
+            }),
             overlay_network: OverlayReport {
                 peers: vec![OverlayPeer::default()],
                 ..OverlayReport::default()
@@ -477,6 +578,11 @@ mod tests {
         };
         let mut later = earlier.clone();
         later.timestamp = 15;
+        if let Some(isolation) = &mut later.isolation {
+            isolation.refused[0].packets = 7;
+            isolation.refused.push(Default::default());
+            isolation.revision = 1;
+        }
         let now = ApiTime::from(jiff::Timestamp::UNIX_EPOCH);
         later.overlay_network.last_peer_sync = now;
         later.overlay_network.peers[0].last_handshake = Some(now);
@@ -488,7 +594,10 @@ mod tests {
         assert!(later.repeats(&earlier));
 
         type Change = fn(&mut NodeReport);
-        let changes: [(&str, Change); 6] = [
+        let changes: [(&str, Change); 7] = [
+            ("rules in force", |report| {
+                report.isolation.as_mut().unwrap().mode = Some(Isolation::Audit);
+            }),
             ("a list", |report| report.desired_revision = 1),
             ("an instance", |report| {
                 report.workload_instances[1].restarts = 1;

@@ -21,8 +21,8 @@ pub struct GenerationView {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub by_name: String,
     /// Origin of the generation: `Applied`, `RolledBack`, `RolledBackItself` (by `autoRollback`),
-    /// `Scaled`, `Restarted`, `ImageSet` or `SecretChanged`; empty if an older version of KAT wrote
-    /// it. In an object of a newer version, an unknown origin is read as the empty one.
+    /// `Scaled`, `Restarted`, `ImageSet`, `SecretChanged`, `Stopped` or `Started`; empty if an older
+    /// version of KAT wrote it. In an object of a newer version, an unknown origin is read as the empty one.
     #[serde(with = "newer::word_or_empty")]
     #[schemars(with = "String")]
     pub origin: Option<Origin>,

@@ -7,7 +7,7 @@ use serde::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{AssignedVolume, Assignment, DesiredRun};
+use super::{AssignedRun, AssignedVolume, Assignment, DesiredRun};
 use crate::{
     resource::{
         Container, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadSpec, WorkloadType,
@@ -16,18 +16,25 @@ use crate::{
 };
 
 /// Highest schema of an assignment that this version understands.
-pub const ASSIGNMENT_SCHEMA: u32 = 7;
+pub const ASSIGNMENT_SCHEMA: u32 = 9;
 
 /// Lowest schema of an assignment that is [`DesiredRun::Prepared`]. When the instance starts, its
 /// assignment has the lower schema that it runs with.
 pub const PREPARED_SCHEMA: u32 = 7;
 
 /// The lowest assignment schema that covers everything the workload needs, so that older agents can
-/// still run simpler workloads: 6 with init containers, sidecars or credentials for registries
+/// still run simpler workloads: 9 for Jobs, 8 with `machineAccess`, 6 with init containers, sidecars or credentials for registries
 /// (`plan/logins.rs`), 5 with files of the workload's folder, secrets, the machine's network,
 /// devices or groups, or host ports (`plan/scheduling/host_ports.rs`), 4 with volumes or
 /// passed-through keys, 3 with a health check, 2 with `onPartition: stop`, else 1.
 pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
+    // An earlier version would start a program again that has done its part.
+    if spec.kind == WorkloadType::Job {
+        return 9;
+    }
+    if !spec.machine_access.is_empty() {
+        return 8;
+    }
     if !spec.init_containers.is_empty() || !spec.sidecars.is_empty() {
         return 6;
     }
@@ -78,10 +85,12 @@ impl<'de> Deserialize<'de> for Assignment {
                 replace::<Vec<Port>>(fields, "ports", &json!([]));
                 replace::<RestartPolicy>(fields, "restartPolicy", &json!({"condition": "Always"}));
                 replace::<OnPartition>(fields, "onPartition", &json!("keep"));
+                replace::<Vec<String>>(fields, "machineAccess", &json!([]));
                 replace::<Option<HealthCheck>>(fields, "healthCheck", &Value::Null);
                 replace::<Vec<AssignedVolume>>(fields, "volumes", &json!([]));
                 replace::<Option<AssignedSecrets>>(fields, "secrets", &Value::Null);
                 replace::<Option<AssignedSecrets>>(fields, "logins", &Value::Null);
+                replace::<Option<AssignedRun>>(fields, "run", &Value::Null);
                 replace::<DesiredRun>(fields, "wanted", &json!("Running"));
                 let mut rest = Self::deserialize(&value).map_err(D::Error::custom)?;
                 rest.not_understood = Some(error.to_string());
@@ -181,7 +190,8 @@ mod tests {
         let mut newer = stored();
         newer["schema"] = json!(ASSIGNMENT_SCHEMA + 1);
         let why = read(&newer).not_understood.unwrap();
-        assert!(why.contains("its schema is 8"), "{why}");
+        let expected = format!("its schema is {}", ASSIGNMENT_SCHEMA + 1);
+        assert!(why.contains(&expected), "{why}");
     }
 
     #[test]

@@ -24,8 +24,11 @@ pub const STATE_CONTENT_TYPE: &str = "application/x-kat-state";
 pub const MOST_BODY: usize = 2 << 20;
 /// Largest list of one machine in bytes, keys and values together.
 pub const MOST_LIST: usize = 64 << 20;
-/// Version of the stream that this program speaks.
-pub const STATE_SCHEMA: u32 = 1;
+/// Version of the stream that this program speaks: which objects a list has. A machine that has a list
+/// of a lower version asks for a whole one when it opens its next stream.
+///
+/// 2: addresses of instances, and which namespaces may reach namespaces and workloads.
+pub const STATE_SCHEMA: u32 = 2;
 
 const PART: u8 = 0;
 const BEGIN: u8 = 1;

@@ -8,6 +8,7 @@ use std::{
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
+use super::isolation::MachineAccess;
 use crate::services::BackendState;
 
 /// The program that Podman calls as `kat-net hook` for each container.
@@ -43,6 +44,9 @@ pub const HOST_PORTS_FILE: &str = "host-ports.json";
 pub const OVERLAY_FILE: &str = "/run/kat/overlay.json";
 /// Ports on which the machine's own programs listen, or listened recently: [`MachinePorts`].
 pub const MACHINE_PORTS_FILE: &str = "/run/kat/machine-ports.json";
+/// Machines that do not answer over the overlay, for `kat-ingress`: [`SilentPeers`]; 0644. It lies
+/// in memory, so that a machine that has booted has none.
+pub const SILENT_PEERS_FILE: &str = "/run/kat/silent-peers.json";
 /// Until when the instances of [`Instances::fenced`] may run:
 /// [`RunDeadlines`](super::fence::RunDeadlines). It lies in memory, so that a machine that has
 /// booted has none.
@@ -80,6 +84,11 @@ pub struct NodeNetwork {
     /// TCP ports of the machines' own services, which containers may not reach.
     #[serde(default = "control_ports")]
     pub control_ports: BTreeSet<u16>,
+    /// Port of the API, one of `control_ports`: containers with
+    /// [`MachineAccess::Api`](super::isolation::MachineAccess::Api) may reach it at `address`. Agents
+    /// without this field open it to none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_port: Option<u16>,
     /// Longest time the hook holds an unconfirmed start, in seconds.
     pub hold_seconds: u32,
     /// Whether the machine relays packets between two other machines.
@@ -151,6 +160,16 @@ pub struct PeerState {
     pub via: Option<String>,
 }
 
+/// Machines to which `kat-net` sends no new connections, because they do not answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SilentPeers {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Their subnets of the overlay, by name.
+    pub subnets: BTreeMap<String, Ipv4Net>,
+}
+
 /// This machine's instances.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -194,6 +213,10 @@ pub struct InstanceNetwork {
     /// Host ports that are forwarded to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_ports: Vec<HostPortNetwork>,
+    /// What of the machine it may reach: its `machineAccess`, as far as the machine's owner allows
+    /// it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub machine_access: BTreeSet<MachineAccess>,
 }
 
 /// A host port that is forwarded to an instance.

@@ -2,8 +2,19 @@
 
 use std::collections::BTreeMap;
 
-/// Label of machines that accept traffic from outside.
+/// Label of machines that serve routes from outside, with the value [`INGRESS_ROLE`]; all serve them
+/// while none has it.
+pub const ROLE_LABEL: &str = "kat.dws.rip/role";
+/// See [`ROLE_LABEL`].
+pub const INGRESS_ROLE: &str = "ingress";
+/// The label of earlier versions, with the value `true`.
 pub const INGRESS_LABEL: &str = "kat.dws.rip/ingress";
+
+/// Whether a machine with these labels is labelled to serve routes.
+pub fn is_for_ingress(labels: &BTreeMap<String, String>) -> bool {
+    let has = |label: &str, value: &str| labels.get(label).is_some_and(|own| own == value);
+    has(ROLE_LABEL, INGRESS_ROLE) || has(INGRESS_LABEL, "true")
+}
 
 /// Label of a machine that is never to become a member of etcd; its only value is [`NEVER`]. One that
 /// is a member stays one.

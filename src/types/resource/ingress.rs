@@ -75,6 +75,35 @@ pub struct Ingress {
     pub proxy_protocol: ProxyProtocol,
 }
 
+impl Ingress {
+    /// A route of a host without a target, with defaults for everything else.
+    pub fn new(host: &str) -> Self {
+        Self {
+            host: host.to_owned(),
+            path: root_path(),
+            service_port_name: None,
+            service_port: None,
+            redirect_to: None,
+            maintenance: false,
+            tls: IngressTls::default(),
+            plain_http: None,
+            redirect_from: Vec::new(),
+            strip_prefix: false,
+            request_headers: HeaderChanges::default(),
+            response_headers: HeaderChanges::default(),
+            basic_auth: None,
+            forward_auth: None,
+            allow_sources: Vec::new(),
+            max_body_bytes: 0,
+            timeouts: IngressTimeouts::default(),
+            upstream: UpstreamProtocol::default(),
+            sticky: false,
+            passthrough: false,
+            proxy_protocol: ProxyProtocol::default(),
+        }
+    }
+}
+
 fn root_path() -> String {
     "/".to_owned()
 }
@@ -158,7 +187,8 @@ pub struct BasicAuth {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ForwardAuth {
-    /// Name of the workload, in the same namespace.
+    /// Name of the workload in the same namespace, or `NAMESPACE/NAME` of one that lets this namespace
+    /// reach it.
     pub workload: String,
     /// Name or number of its port.
     pub port: PortRef,

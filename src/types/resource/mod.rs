@@ -47,4 +47,18 @@ pub const API_VERSION: &str = "kat.dws.rip/v1alpha1";
 ///
 /// 2: `type`, `replicas`, `restartPolicy` and `container` may be absent, `restartPolicy` may be a
 /// word, and `ports` may be in `workload.kat` or absent.
-pub const MANIFEST_READER: u32 = 2;
+///
+/// 3: `ingress`, `allowNamespaces` and `machineAccess` have an effect, and namespaces have settings
+/// ([`NAMESPACE_ACCESS_READER`]).
+///
+/// 4: the type Job has an effect.
+///
+/// 5: `startAfter` and the type DaemonService have an effect.
+pub const MANIFEST_READER: u32 = 5;
+
+/// Version of the reader from which on a leader keeps [`NamespaceAccess`] when it changes something
+/// else of a namespace, and knows `ingressHosts` and documents of kind Route.
+pub const NAMESPACE_ACCESS_READER: u32 = 3;
+
+/// Most namespaces in `allowNamespaces`.
+pub const MOST_ALLOWED_NAMESPACES: usize = 64;

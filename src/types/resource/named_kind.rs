@@ -16,6 +16,14 @@ pub enum NamedKind {
     Namespace,
     /// The data of a workload's volume; its name is `WORKLOAD/VOLUME`.
     Volume,
+    /// A route of a workload; its name is `HOST/PATH`.
+    Route,
+    /// A workload of type Job.
+    Job,
+    /// A run of a Job; its name is `JOB-NUMBER`.
+    Run,
+    /// A virtual address.
+    Address,
     /// A secret of a namespace.
     Secret,
     /// An event; its name is its id.
@@ -23,10 +31,6 @@ pub enum NamedKind {
     /// A token; its name is its id.
     Token,
 }
-
-/// Words of kinds that a later version has. A namespace with such a name could not be told from the
-/// kind then.
-const LATER: [&str; 6] = ["job", "jobs", "run", "runs", "route", "routes"];
 
 struct KindNames {
     singular: &'static str,
@@ -36,12 +40,16 @@ struct KindNames {
 
 impl NamedKind {
     /// All kinds, in the order of lists.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::Workload,
         Self::Instance,
         Self::Node,
         Self::Namespace,
         Self::Volume,
+        Self::Route,
+        Self::Job,
+        Self::Run,
+        Self::Address,
         Self::Secret,
         Self::Event,
         Self::Token,
@@ -59,6 +67,10 @@ impl NamedKind {
             Self::Node => names("node", "nodes", None),
             Self::Namespace => names("namespace", "namespaces", Some("ns")),
             Self::Volume => names("volume", "volumes", Some("vol")),
+            Self::Route => names("route", "routes", None),
+            Self::Job => names("job", "jobs", None),
+            Self::Run => names("run", "runs", None),
+            Self::Address => names("address", "addresses", None),
             Self::Secret => names("secret", "secrets", None),
             Self::Event => names("event", "events", Some("ev")),
             Self::Token => names("token", "tokens", None),
@@ -88,8 +100,15 @@ impl NamedKind {
     /// Whether its objects are in namespaces.
     pub fn is_namespaced(self) -> bool {
         match self {
-            Self::Workload | Self::Instance | Self::Volume | Self::Secret | Self::Event => true,
-            Self::Node | Self::Namespace | Self::Token => false,
+            Self::Workload
+            | Self::Instance
+            | Self::Volume
+            | Self::Route
+            | Self::Job
+            | Self::Run
+            | Self::Secret
+            | Self::Event => true,
+            Self::Node | Self::Namespace | Self::Address | Self::Token => false,
         }
     }
 
@@ -103,7 +122,7 @@ impl NamedKind {
 
 /// Whether no new namespace may have this name, because it is a word for a kind.
 pub fn is_word_of_kind(name: &str) -> bool {
-    NamedKind::of_word(name).is_some() || LATER.contains(&name)
+    NamedKind::of_word(name).is_some()
 }
 
 #[cfg(test)]
@@ -121,10 +140,6 @@ mod tests {
                 assert_eq!(NamedKind::of_word(word), Some(kind), "{word}");
                 assert!(is_word_of_kind(word), "{word}");
             }
-        }
-        for word in LATER {
-            assert!(words.insert(word), "{word}");
-            assert!(is_word_of_kind(word), "{word}");
         }
         assert!(!is_word_of_kind("shop") && NamedKind::of_word("Workload").is_none());
     }

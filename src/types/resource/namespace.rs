@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Amounts, ResourceList};
+use super::{Amounts, ResourceList, workload::is_default};
+use crate::api::newer;
+
+/// The namespace of KAT itself, in which only administrators write.
+pub const CORE_NAMESPACE: &str = "kat-core";
 
 /// A namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -27,7 +31,7 @@ pub struct NamespaceSpec {
     /// Namespaces that may reach its workloads; `*` for all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_namespaces: Vec<String>,
-    /// Hosts that its routes may have; all if absent.
+    /// Hosts that its routes may have; all if absent. A wildcard covers one label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ingress_hosts: Option<Vec<String>>,
     /// Quotas.
@@ -44,6 +48,40 @@ pub enum NamespaceIsolation {
     Private,
     /// All workloads.
     Shared,
+}
+
+/// An unknown word opens nothing.
+impl newer::ExtensibleEnum for NamespaceIsolation {
+    const NEWER: Self = Self::Private;
+}
+
+/// Which other namespaces may reach the workloads of a namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NamespaceAccess {
+    /// Whether all of them may. In an object of a newer version, an unknown word is read as
+    /// `Private`.
+    #[serde(deserialize_with = "newer::word", skip_serializing_if = "is_default")]
+    pub isolation: NamespaceIsolation,
+    /// Namespaces that may; `*` for all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_namespaces: Vec<String>,
+}
+
+impl NamespaceAccess {
+    /// Whether no other namespace may reach its workloads.
+    pub fn is_closed(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl From<&NamespaceSpec> for NamespaceAccess {
+    fn from(spec: &NamespaceSpec) -> Self {
+        Self {
+            isolation: spec.isolation,
+            allow_namespaces: spec.allow_namespaces.clone(),
+        }
+    }
 }
 
 /// Values for workloads that do not have them.

@@ -54,6 +54,10 @@ pub const NETWORK_NODES: &str = "/kat/network/nodes/";
 pub const ALLOCATIONS: &str = "/kat/network/allocations/";
 /// Prefix of service addresses and the instances behind them.
 pub const SERVICES: &str = "/kat/network/services/";
+/// Prefix of what machines know of namespaces: which others may reach their workloads.
+pub const NETWORK_NAMESPACES: &str = "/kat/network/namespaces/";
+/// Prefix of virtual addresses: which machine is to hold each.
+pub const VIRTUAL_ADDRESSES: &str = "/kat/network/virtual/";
 /// Prefix of the DNS records of the cluster's zone.
 pub const DNS: &str = "/kat/dns/";
 /// Tokens, hashed.
@@ -77,6 +81,32 @@ pub const BACKUP: &str = "/kat/backup";
 pub const PLANNED: &str = "/kat/planned";
 /// Prefix of the records of the authorities. Only machines that hold etcd read them.
 pub const AUTHORITIES: &str = "/kat/authorities/";
+/// Prefix of KAT's own authority for ingress, certificates with sealed keys, and their orders. Only
+/// leaders read them, but for [`ACME_CHALLENGES`].
+pub const INGRESS: &str = "/kat/ingress/";
+/// KAT's own authority for ingress.
+pub const INGRESS_AUTHORITY: &str = "/kat/ingress/authority";
+/// Prefix of the certificates for ingress that the leader issues or orders, by host.
+pub const INGRESS_CERTIFICATES: &str = "/kat/ingress/certificates/";
+/// Prefix of the accounts at servers for certificates (ACME).
+pub const ACME_ACCOUNTS: &str = "/kat/ingress/accounts/";
+/// Prefix of the orders of certificates by ACME, by host.
+pub const ACME_ORDERS: &str = "/kat/ingress/orders/";
+/// Prefix of the answers to challenges of ACME, by token. Every machine reads them.
+pub const ACME_CHALLENGES: &str = "/kat/ingress/challenges/";
+/// Prefix of the records of DNS that answer challenges of ACME, by their text.
+pub const ACME_DNS: &str = "/kat/ingress/dns/";
+/// Written with each apply that changes who has which host, or ports 80 and 443 of machines: of two
+/// that were decided on the same state, one is refused.
+pub const INGRESS_CLAIMS: &str = "/kat/ingress/claims";
+/// Prefix of what is kept of Jobs: their schedules and runs.
+pub const JOBS: &str = "/kat/jobs/";
+/// The key of the cookies of sticky routes, sealed. Only leaders read it.
+pub const INGRESS_STICKY: &str = "/kat/ingress/sticky";
+/// The round that certificates of KAT's own authority have to be of.
+pub const INGRESS_RENEWAL: &str = "/kat/ingress/renewal";
+/// Prefix of the routes to something outside KAT, by host and path. Only leaders read them.
+pub const OUTSIDE_ROUTES: &str = "/kat/routes/";
 /// Events.
 pub const EVENTS: &str = "/kat/events/";
 /// Prefix of the candidates' keys in the election.
@@ -147,6 +177,46 @@ pub fn desired_images(node: &str) -> String {
     format!("{NODE_DESIRED}{node}/images")
 }
 
+/// Prefix of the routes that a machine serves.
+pub fn desired_routes(node: &str) -> String {
+    format!("{NODE_DESIRED}{node}/routes/")
+}
+
+/// The routes of one workload that a machine serves.
+pub fn desired_routes_of(node: &str, namespace: &str, workload: &str) -> String {
+    format!("{NODE_DESIRED}{node}/routes/{namespace}/{workload}")
+}
+
+/// An account at a server for certificates; `id` is [`super::acme::account_id`].
+pub fn acme_account(id: &str) -> String {
+    format!("{ACME_ACCOUNTS}{id}")
+}
+
+/// The order of a host's certificate.
+pub fn acme_order(host: &str) -> String {
+    format!("{ACME_ORDERS}{host}")
+}
+
+/// The answer to a challenge.
+pub fn acme_challenge(token: &str) -> String {
+    format!("{ACME_CHALLENGES}{token}")
+}
+
+/// A record of DNS that answers a challenge; `value` is its text.
+pub fn acme_dns(value: &str) -> String {
+    format!("{ACME_DNS}{value}")
+}
+
+/// A certificate for ingress that the leader issued or ordered.
+pub fn ingress_certificate(host: &str) -> String {
+    format!("{INGRESS_CERTIFICATES}{host}")
+}
+
+/// A route to something outside KAT; `name` is its host and path.
+pub fn outside_route(name: &str) -> String {
+    format!("{OUTSIDE_ROUTES}{name}")
+}
+
 /// Record of a volume: where its data lies. `volume` is `NAMESPACE/WORKLOAD/VOLUME`.
 pub fn volume(volume: &str) -> String {
     format!("{VOLUMES}{volume}")
@@ -185,6 +255,21 @@ pub fn manifest(namespace: &str, workload: &str, file: &str) -> String {
 /// Generation, hashes and rollout of a workload.
 pub fn workload_meta(namespace: &str, workload: &str) -> String {
     format!("{WORKLOADS}{namespace}/{workload}/meta")
+}
+
+/// Prefix of what is kept of a Job.
+pub fn job(namespace: &str, workload: &str) -> String {
+    format!("{JOBS}{namespace}/{workload}/")
+}
+
+/// What of a Job's schedule is decided.
+pub fn job_state(namespace: &str, workload: &str) -> String {
+    format!("{JOBS}{namespace}/{workload}/state")
+}
+
+/// A run of a Job; `run` is as [`super::jobs::scheduled_run`] and its siblings write it.
+pub fn job_run(namespace: &str, workload: &str, run: &str) -> String {
+    format!("{JOBS}{namespace}/{workload}/runs/{run}")
 }
 
 /// Status of a workload.
@@ -236,6 +321,21 @@ pub fn service_address(namespace: &str, workload: &str) -> String {
 /// Ports of a service and the instances behind them.
 pub fn service_balance(namespace: &str, workload: &str) -> String {
     format!("{SERVICES}{namespace}/{workload}/balance")
+}
+
+/// The other namespaces that may reach a workload.
+pub fn service_access(namespace: &str, workload: &str) -> String {
+    format!("{SERVICES}{namespace}/{workload}/access")
+}
+
+/// The other namespaces that may reach the workloads of a namespace.
+pub fn network_namespace(namespace: &str) -> String {
+    format!("{NETWORK_NAMESPACES}{namespace}")
+}
+
+/// The machine that is to hold a virtual address.
+pub fn virtual_address(address: std::net::IpAddr) -> String {
+    format!("{VIRTUAL_ADDRESSES}{address}")
 }
 
 /// The numbers assigned for `hostPort: auto` of a workload.

@@ -19,7 +19,7 @@ use crate::{
         Condition, ContainerStatus, Health, ImagesRemoved, InstancePhase, MemberKeys, NodePhase,
         Scope, Taint, VolumeMoveReport, WorkloadStatus, newer,
     },
-    resource::{Amounts, ReclaimPolicy, ResourceList},
+    resource::{Amounts, NamespaceAccess, ReclaimPolicy, ResourceList},
     volumes::{KeptCopy, VolumeMove},
 };
 
@@ -42,6 +42,12 @@ pub struct NamespaceRecord {
     /// Quotas of the namespace.
     #[serde(default, skip_serializing_if = "Amounts::is_empty")]
     pub quota: Amounts,
+    /// Which other namespaces may reach its workloads.
+    #[serde(default, skip_serializing_if = "NamespaceAccess::is_closed")]
+    pub access: NamespaceAccess,
+    /// Hosts that its routes may have, exact or with `*.` for one label; all if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingress_hosts: Option<Vec<String>>,
 }
 
 /// `/kat/nodes/registration/{node}`: identity, addresses and settings of a machine.
@@ -266,6 +272,22 @@ pub struct WorkloadMeta {
     /// What the registry answered about its image.
     #[serde(default, skip_serializing_if = "ImageRecord::is_empty")]
     pub image: ImageRecord,
+    /// A user stopped it, and it has 0 replicas since. A leader that does not know this field runs
+    /// no instance either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<StopRecord>,
+}
+
+/// That a user stopped a workload.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StopRecord {
+    /// The number of replicas before, which a start restores; 0 counts as 1.
+    pub replicas: u32,
+    /// The caller who stopped it.
+    pub by: String,
+    /// When it was stopped.
+    pub at: Timestamp,
 }
 
 /// What a registry answered about a version's image when that version was applied.
@@ -315,6 +337,33 @@ pub struct WorkloadStatusRecord {
     /// Kept generations that were wholly healthy once, oldest first; the last one is `lastGood`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub good: Vec<u64>,
+    /// How far the start after other workloads is; `None` without `startAfter`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartRecord>,
+}
+
+/// What `startAfter` of a workload has let through, and what it holds back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StartRecord {
+    /// The workload was started: Started and Healthy hold nothing back until it has no replicas.
+    pub started: bool,
+    /// Hash of the template of the version that Completed has let through.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub version: String,
+    /// What is held back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<StartWaitRecord>,
+}
+
+/// Something that waits for other workloads.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StartWaitRecord {
+    /// Hash of the template of a version, or the last part of the key of a Job's run.
+    pub version: String,
+    /// When it began to wait.
+    pub since: Timestamp,
 }
 
 /// Progress of a generation's rollout. It is stored, so that another leader continues it.
@@ -400,6 +449,10 @@ pub enum Origin {
     ImageSet,
     /// A secret that changed.
     SecretChanged,
+    /// A stop: no replicas.
+    Stopped,
+    /// A start, with the replicas of before the stop.
+    Started,
 }
 
 /// `autoRollback` never leaves a generation of an unknown origin.
@@ -478,7 +531,8 @@ pub struct LastIndex {
     pub index: u32,
 }
 
-/// `/kat/network/allocations/{instance}/ip`.
+/// `/kat/network/allocations/{instance}/ip`: the address of an instance. Every machine reads it, to
+/// know which namespace an address belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Allocation {
@@ -488,6 +542,17 @@ pub struct Allocation {
     pub node: String,
     /// Overlay address of the instance.
     pub address: Ipv4Addr,
+    /// Namespace of the workload; empty for one that an earlier version wrote, until the leader has
+    /// added it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Name of the workload; empty as the namespace is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub workload: String,
+    /// The instance is gone. Until no machine counts the address to this namespace any more, only
+    /// instances of the same namespace get it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub released: bool,
 }
 
 /// `/kat/backup`: status of the leader's backups.

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -16,12 +16,18 @@ use crate::{
     encoding::json::NotEncoded,
     images::KeptImages,
     registry::{LoginPlace, LoginRecord, RegistrySettings},
-    resource::{ClusterConfiguration, VirtualLoadBalancer, Workload},
+    resource::{ClusterConfiguration, JobSpec, VirtualLoadBalancer, Workload},
     secrets::{SealingKeyRecord, SecretKey, SecretRecord},
-    services::{HostPortNumbers, ServiceAddress, ServiceBalance},
+    services::{HostPortNumbers, NamespaceNetwork, ServiceAccess, ServiceAddress, ServiceBalance},
     store::{
+        acme::{AcmeAccountRecord, AcmeChallengeRecord, AcmeDnsRecord, AcmeOrderRecord},
         authorities::AuthorityRecord,
         configuration::ConfigurationRecord,
+        ingress::{
+            AssignedRoutes, IngressAuthorityRecord, IngressCertificateRecord, IngressRenewalRecord,
+            IngressStickyRecord, OutsideRoute,
+        },
+        jobs::{JobRunRecord, JobStateRecord},
         members::{ClusterEndpoints, ClusterMembers},
         records::{
             Allocation, BackupRecord, GenerationRecord, ImageRecord, IndexRecord, LastIndex,
@@ -32,6 +38,7 @@ use crate::{
         transaction::KeyValue,
         visibility::VisibleBytes,
     },
+    virtual_addresses::VirtualAddressRecord,
     volumes::{MoveRecord, RemovalRecord, VolumeKey},
 };
 
@@ -73,6 +80,10 @@ pub struct ArchivedGeneration {
     pub record: Option<GenerationRecord>,
     /// The files as they were written, by name; shared with the store's copy.
     pub files: BTreeMap<String, Arc<KeyValue>>,
+    /// The version of the reader of stored files that the files need for what the workload's present
+    /// files do not need already. Known of the generation alone to which an automatic rollback
+    /// returns.
+    pub needed_reader: Option<u32>,
 }
 
 /// The parsed files of a workload.
@@ -82,8 +93,12 @@ pub struct ParsedWorkload {
     pub workload: Workload,
     /// `VirtualLoadBalancer.kat`, with the ports that `workload.kat` may have.
     pub load_balancer: Option<VirtualLoadBalancer>,
+    /// `spec` of `job.kat`.
+    pub job: Option<JobSpec>,
     /// The ports are written in `workload.kat`.
     pub ports_in_workload: bool,
+    /// The version of the reader of stored files that the files need, 1 at least.
+    pub needed_reader: u32,
     /// The files that its volumes mount, as one text.
     pub carried: Option<Arc<str>>,
     /// Bytes of the least assignment of it, computed on first use: files of a mebibyte take
@@ -101,7 +116,9 @@ impl ParsedWorkload {
         Self {
             workload,
             load_balancer,
+            job: None,
             ports_in_workload: false,
+            needed_reader: 1,
             carried,
             least_assignment: EncodedSize::default(),
         }
@@ -185,6 +202,17 @@ pub struct ServiceEntry {
     pub balance: Option<Stored<ServiceBalance>>,
     /// The numbers assigned for `hostPort: auto`.
     pub numbers: Option<Stored<HostPortNumbers>>,
+    /// The other namespaces that may reach it.
+    pub access: Option<Stored<ServiceAccess>>,
+}
+
+/// What is stored of a Job's schedule and runs.
+#[derive(Debug, Clone, Default)]
+pub struct JobEntry {
+    /// What of its schedule is decided.
+    pub state: Option<Stored<JobStateRecord>>,
+    /// Its runs by the last part of their keys.
+    pub runs: BTreeMap<String, Stored<Arc<JobRunRecord>>>,
 }
 
 /// A candidate of the leaders' election.
@@ -247,10 +275,14 @@ pub struct StoredState {
     pub workloads: BTreeMap<WorkloadKey, Arc<WorkloadEntry>>,
     /// Assignments by instance.
     pub instances: BTreeMap<String, InstanceEntry>,
-    /// Addresses by instance.
+    /// What machines know of namespaces, by name.
+    pub network_namespaces: BTreeMap<String, Stored<NamespaceNetwork>>,
+    /// Addresses by instance, also of instances that are gone.
     pub allocations: BTreeMap<String, Stored<Allocation>>,
     /// Service addresses, what is behind them, and host port numbers.
     pub services: BTreeMap<WorkloadKey, ServiceEntry>,
+    /// Which machine is to hold each virtual address.
+    pub virtual_addresses: BTreeMap<IpAddr, Stored<VirtualAddressRecord>>,
     /// Where the data of volumes lies.
     pub volumes: BTreeMap<VolumeKey, Stored<VolumeRecord>>,
     /// By machine, the volumes whose data it has to remove.
@@ -268,6 +300,35 @@ pub struct StoredState {
     pub moves: BTreeMap<String, BTreeMap<VolumeKey, MoveRecord>>,
     /// By machine, the images that it has to keep besides those of its instances.
     pub kept_images: BTreeMap<String, Stored<KeptImages>>,
+    /// By machine, the routes that it serves, by workload.
+    pub routes: BTreeMap<String, BTreeMap<WorkloadKey, Stored<Arc<AssignedRoutes>>>>,
+    /// KAT's own authority for ingress; `None` before the first certificate of it.
+    pub ingress_authority: Option<Stored<Arc<IngressAuthorityRecord>>>,
+    /// Certificates that the leader issued or ordered, by host.
+    pub ingress_certificates: BTreeMap<String, Stored<Arc<IngressCertificateRecord>>>,
+    /// The round that certificates of that authority have to be of.
+    pub ingress_renewal: Option<Stored<IngressRenewalRecord>>,
+    /// The key of the cookies of sticky routes; `None` before the first such route.
+    pub ingress_sticky: Option<Stored<Arc<IngressStickyRecord>>>,
+    /// Routes to something outside KAT, by host and path.
+    pub outside_routes: BTreeMap<String, Stored<Arc<OutsideRoute>>>,
+    /// Number of those that can't be read: what machines serve of them stays.
+    pub unread_outside_routes: usize,
+    /// Accounts at ACME servers, by id.
+    pub acme_accounts: BTreeMap<String, Stored<Arc<AcmeAccountRecord>>>,
+    /// Orders of certificates by ACME, by host.
+    pub acme_orders: BTreeMap<String, Stored<Arc<AcmeOrderRecord>>>,
+    /// Hosts whose order, and ids of accounts that this version can't read.
+    pub unread_acme: BTreeSet<String>,
+    /// Answers to challenges, by token.
+    pub acme_challenges: BTreeMap<String, Stored<AcmeChallengeRecord>>,
+    /// Records of DNS that answer challenges, by their text.
+    pub acme_dns: BTreeMap<String, Stored<AcmeDnsRecord>>,
+    /// Revision at which somebody last got or gave up a host, or ports 80 and 443; 0 before the first
+    /// time.
+    pub claims_revision: i64,
+    /// Schedules and runs of Jobs.
+    pub jobs: BTreeMap<WorkloadKey, JobEntry>,
     /// Owners of workload indexes.
     pub indexes: BTreeMap<u32, Stored<IndexRecord>>,
     /// The index that was assigned last.
@@ -312,7 +373,7 @@ impl StoredState {
     pub fn owner_of(&self, address: Ipv4Addr) -> Option<&str> {
         self.allocations
             .iter()
-            .find(|(_, stored)| stored.value.address == address)
+            .find(|(_, stored)| stored.value.address == address && !stored.value.released)
             .map(|(instance, _)| instance.as_str())
     }
 }

@@ -122,16 +122,76 @@ pub const STORED_OBJECTS: &[StoredObject] = &[
         SeenBy::None,
         "a candidate of the election, as etcd's own package `concurrency` writes it",
     ),
+    row(
+        "ingress/accounts/ID",
+        SeenBy::None,
+        "the account at a server for certificates (ACME), its key sealed; never deleted",
+    ),
+    row(
+        "ingress/authority",
+        SeenBy::None,
+        "KAT's own authority for ingress, its key sealed",
+    ),
+    row(
+        "ingress/certificates/HOST",
+        SeenBy::None,
+        "a certificate of that authority or by ACME, its key sealed",
+    ),
+    row(
+        "ingress/challenges/TOKEN",
+        SeenBy::All,
+        "what port 80 answers to a challenge of ACME, which every stranger may fetch",
+    ),
+    row(
+        "ingress/claims",
+        SeenBy::None,
+        "empty; written with every change of who has which host, or ports 80 and 443",
+    ),
+    row(
+        "ingress/dns/VALUE",
+        SeenBy::None,
+        "a record of DNS that answers a challenge of ACME, until the leader has removed it",
+    ),
+    row(
+        "jobs/NS/W/state",
+        SeenBy::None,
+        "what of a Job's schedule is decided, and whether it is suspended",
+    ),
+    row(
+        "jobs/NS/W/runs/RUN",
+        SeenBy::None,
+        "a run of a Job; RUN is its scheduled time, `manual-NUMBER` or `generation-NUMBER`",
+    ),
+    row(
+        "ingress/renewal",
+        SeenBy::None,
+        "the round that certificates of KAT's own authority have to be of; it rises when a machine is deleted",
+    ),
+    row(
+        "ingress/sticky",
+        SeenBy::None,
+        "the key of the cookies of sticky routes, sealed",
+    ),
+    row(
+        "ingress/orders/HOST",
+        SeenBy::None,
+        "the order of a certificate by ACME, or why the last one failed",
+    ),
     row("namespaces/NS", SeenBy::None, "a namespace"),
     row(
         "network/allocations/I/ip",
-        SeenBy::None,
-        "address of an instance",
+        SeenBy::All,
+        "address of an instance, with its namespace and workload",
     ),
     row(
         "network/config/overlay_cidr",
         SeenBy::None,
         "the network of the overlay",
+    ),
+    row(
+        "network/namespaces/NS",
+        SeenBy::All,
+        "which other namespaces may reach the workloads of a namespace",
     ),
     row(
         "network/nodes/NODE/reach",
@@ -154,6 +214,11 @@ pub const STORED_OBJECTS: &[StoredObject] = &[
         "public key of a machine's WireGuard",
     ),
     row(
+        "network/services/NS/W/access",
+        SeenBy::All,
+        "which other namespaces may reach a workload besides",
+    ),
+    row(
         "network/services/NS/W/balance",
         SeenBy::All,
         "ports of a service, and which instances serve, leave, are away or are held",
@@ -167,6 +232,11 @@ pub const STORED_OBJECTS: &[StoredObject] = &[
         "network/services/NS/W/ip",
         SeenBy::All,
         "address of a service",
+    ),
+    row(
+        "network/virtual/ADDRESS",
+        SeenBy::All,
+        "the machine that is to hold a virtual address, with the number of that decision",
     ),
     row(
         "nodes/desired/NODE/images",
@@ -193,6 +263,11 @@ pub const STORED_OBJECTS: &[StoredObject] = &[
         SeenBy::Node,
         "a volume that the machine has to remove",
     ),
+    row(
+        "nodes/desired/NODE/routes/NS/W",
+        SeenBy::Node,
+        "routes that the machine serves, with certificates and passwords sealed for it",
+    ),
     // A machine of a later version reads its own key also where an earlier one has the store.
     row(
         "nodes/desired/NODE/LATER...",
@@ -214,6 +289,11 @@ pub const STORED_OBJECTS: &[StoredObject] = &[
         "registries/NS/REGISTRY...",
         SeenBy::None,
         "sealed credentials; REGISTRY is `HOST[/PATH]`",
+    ),
+    row(
+        "routes/ROUTE...",
+        SeenBy::None,
+        "a route to something outside KAT; ROUTE is `HOST/PATH`",
     ),
     row("schema_version", SeenBy::None, "`v1.0`"),
     row(

@@ -52,12 +52,13 @@ pub fn is_visible(key: &str, node: &str) -> bool {
 }
 
 /// Prefixes that together hold every visible key of the machine `node`. They hold other keys too.
-pub fn visible_prefixes(node: &str) -> [String; 4] {
+pub fn visible_prefixes(node: &str) -> [String; 5] {
     [
         keys::CONFIG.to_owned(),
         keys::node_desired(node),
         keys::NETWORK.to_owned(),
         keys::DNS.to_owned(),
+        keys::ACME_CHALLENGES.to_owned(),
     ]
 }
 
@@ -124,6 +125,10 @@ mod tests {
             hidden(keys::LAST_INDEX.to_owned()),
             hidden(keys::BACKUP.to_owned()),
             hidden(keys::PLANNED.to_owned()),
+            hidden(keys::acme_account("id")),
+            hidden(keys::acme_order("shop.example.org")),
+            shown(keys::acme_challenge("token")),
+            hidden(keys::acme_dns("value")),
             hidden(keys::authority("etcd-client-ca")),
             hidden(keys::authority("cluster-ca")),
             hidden(keys::namespace("default")),
@@ -152,13 +157,26 @@ mod tests {
             shown(keys::network_node("n2", "wg_endpoints")),
             shown(keys::network_node("n2", "reach")),
             hidden(keys::network_node("n2", "private")),
-            hidden(keys::allocation("web-abcde")),
+            shown(keys::allocation("web-abcde")),
+            shown(keys::network_namespace("default")),
+            shown(keys::service_access("default", "web")),
             shown(keys::service_address("default", "web")),
             shown(keys::service_balance("default", "web")),
             hidden(keys::host_ports("default", "web")),
+            shown(keys::virtual_address([192, 168, 1, 9].into())),
             shown(keys::dns_record("default", "web", "A", "10.100.0.2")),
             shown(keys::WANTED_CONFIGURATION.to_owned()),
             hidden(keys::configuration(7)),
+            hidden(keys::INGRESS_AUTHORITY.to_owned()),
+            hidden(keys::ingress_certificate("shop.lan")),
+            hidden(keys::job_state("shop", "backup")),
+            hidden(keys::job_run("shop", "backup", "manual-1")),
+            hidden(keys::INGRESS_CLAIMS.to_owned()),
+            hidden(keys::outside_route("nas.lan/")),
+            hidden(keys::INGRESS_RENEWAL.to_owned()),
+            hidden(keys::INGRESS_STICKY.to_owned()),
+            shown(keys::desired_routes_of("n1", "default", "web")),
+            hidden(keys::desired_routes_of("n2", "default", "web")),
             hidden(keys::token("0123456789ab")),
             hidden(keys::index(7)),
             hidden(keys::event("0001")),

@@ -77,6 +77,8 @@ fn two_namespaces_contradict_each_other() {
         vec!["history", "shop/web", "-n", "other"],
         vec!["rollout", "status", "shop/web", "-n", "other"],
         vec!["rollout", "pause", "shop/web", "-n", "other"],
+        vec!["stop", "shop/web", "-n", "other"],
+        vec!["start", "workload", "shop/web", "-n", "other"],
     ] {
         let text = program.run(&form);
         assert!(text.starts_with("exit: 2\n"), "{form:?}: {text}");
@@ -173,6 +175,73 @@ fn pauses_numbers_and_restarts() {
     let body: Value = serde_json::from_slice(&fake.body()).unwrap();
     let at: jiff::Timestamp = body["restartedAt"].as_str().unwrap().parse().unwrap();
     assert!(jiff::Timestamp::now().duration_since(at).as_secs() < 60);
+}
+
+#[test]
+fn a_stop_and_a_start_say_what_they_did_and_do_nothing_twice() {
+    let fake = Fake::start();
+    let (stop, start) = (format!("PUT {WEB}/stop"), format!("DELETE {WEB}/stop"));
+    fake.reply(&stop, 200, applied("updated", "web"));
+    fake.reply(&start, 200, applied("updated", "web"));
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["stop", "web"]), @r"
+    exit: 0
+    --- stdout
+    workload/web stopping, as generation 2; `katcall start` starts it
+    ");
+    assert_snapshot!(program.run(&["start", "workload", "default/web"]), @r"
+    exit: 0
+    --- stdout
+    workload/web starting, as generation 2
+    ");
+    fake.instead(&stop, 200, applied("unchanged", "web"));
+    let mut unchanged = applied("unchanged", "web");
+    unchanged["warnings"] = json!(["it was not stopped, and has 0 replicas"]);
+    fake.instead(&start, 200, unchanged);
+    assert_snapshot!(program.run(&["stop", "web"]), @r"
+    exit: 0
+    --- stdout
+    workload/web unchanged: it has 0 replicas already
+    ");
+    let text = program.run(&["start", "web"]);
+    assert!(
+        text.starts_with("exit: 0\n--- stdout\nworkload/web unchanged: it is not stopped\n"),
+        "{text}"
+    );
+    assert!(text.contains("has 0 replicas"), "{text}");
+}
+
+#[test]
+fn a_stop_waits_for_the_last_instance_and_a_start_until_the_workload_runs() {
+    let fake = Fake::start();
+    fake.reply(&format!("PUT {WEB}/stop"), 200, applied("updated", "web"));
+    fake.reply(
+        &format!("DELETE {WEB}/stop"),
+        200,
+        applied("updated", "web"),
+    );
+    fake.list(WORKLOADS, &[workload("web", "Progressing", [0, 0, 0])]);
+    fake.list(WEB_INSTANCES, &[instance("web-aaaaa", "Stopping")]);
+    let program = Program::of(&fake);
+    let mut running = program.spawn(&["stop", "web", "--wait"]);
+    running.stdout_says("stopping");
+    fake.change(
+        WORKLOADS,
+        "MODIFIED",
+        &workload("web", "Stopped", [0, 0, 0]),
+    );
+    let text = running.end();
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+    let fake = Fake::start();
+    fake.reply(
+        &format!("DELETE {WEB}/stop"),
+        200,
+        applied("updated", "web"),
+    );
+    fake.list(WORKLOADS, &[workload("web", "Running", [3, 3, 3])]);
+    fake.list(WEB_INSTANCES, &[]);
+    let text = Program::of(&fake).run(&["start", "web", "--wait"]);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
 }
 
 #[test]

@@ -284,7 +284,6 @@ fn wrong_usage_ends_with_2() {
     for (words, hint) in [
         (&["statsu"][..], "did you mean `status`?"),
         (&["undo", "web"], "`katcall rollback` goes back"),
-        (&["stop", "web"], "`katcall scale NAME --replicas 0`"),
         (&["up"], "`katcall apply -f DIR`"),
         (&["get"], "kinds are workloads, instances, nodes"),
         (&["get", "pods"], "KAT has `instances`"),

@@ -152,6 +152,27 @@ fn what_can_not_come_about_is_said() {
 }
 
 #[test]
+fn a_daemon_is_named_by_its_machines() {
+    let fake = Fake::start();
+    let mut answer = applied("created", "web");
+    answer["preview"] = json!({"complete": true, "instances": [
+        {"action": "Create", "slot": 10_001, "successorNode": "n1"},
+        {"action": "Create", "slot": 10_002, "successorNode": "n2"},
+        {"action": "Wait", "slot": 10_003, "node": "n4", "reason": "when the machine joins"},
+    ]});
+    fake.reply(&format!("PUT {WEB}"), 200, answer);
+    let shown = folder(&fake).run(&["plan", "-f", "web"]);
+    // As docs/guide/daemons.md shows it.
+    for line in [
+        "    create  one on n1\n",
+        "    create  one on n2\n",
+        "    wait    one on n4: when the machine joins\n",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+}
+
+#[test]
 fn an_older_cluster_and_a_refusal_are_told_as_they_are() {
     let fake = Fake::start();
     fake.reply(&format!("PUT {WEB}"), 200, applied("updated", "web"));

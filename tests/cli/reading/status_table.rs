@@ -310,6 +310,19 @@ const TABLE: &[Row] = &[
         WELL,
     ),
     (
+        "a person has stopped a workload",
+        |scene| scene.workload("Stopped", "Stopped", 86_400),
+        WELL,
+    ),
+    (
+        "the instances of a stopped workload still stop",
+        |scene| {
+            scene.workload("Progressing", "Stopped", 100);
+            scene.instance("Stopping", "ConnectionDraining", 20);
+        },
+        WELL,
+    ),
+    (
         "a workload progresses normally",
         |scene| {
             scene.workload("Progressing", "Progressing", 100);

@@ -49,6 +49,9 @@ struct Script {
     held: bool,
     /// Answers carry the mark of possibly old data.
     stale: bool,
+    /// Requests without a scripted answer are refused as a server of an earlier version refuses a
+    /// route that it does not know.
+    older: bool,
 }
 
 #[derive(Clone, Default)]
@@ -165,6 +168,11 @@ impl Fake {
         self.shared.script.lock().stale = true;
     }
 
+    /// Knows no route but those of scripted answers.
+    pub(crate) fn be_older(&self) {
+        self.shared.script.lock().older = true;
+    }
+
     /// The requests so far as `METHOD /path?query`.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.shared.script.lock().asked.clone()
@@ -224,8 +232,13 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         reply.given = true;
         Some((reply.status, reply.body.clone(), reply.archive.clone()))
     });
+    let older = script.older;
     let (status, body, archive) = found.unwrap_or_else(|| {
-        let body = error("NotFound", &format!("the fake has no {path}"));
+        let message = match older {
+            true => format!("there is no route `{path}`; `/openapi.json` lists them all"),
+            false => format!("the fake has no {path}"),
+        };
+        let body = error("NotFound", &message);
         (404, body, None)
     });
     let status = StatusCode::from_u16(status).unwrap();

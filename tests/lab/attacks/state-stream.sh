@@ -2,6 +2,8 @@
 # machines: 4
 # shellcheck shell=bash
 . tests/lab/attacks/lib.sh
+kat create namespace crew
+kat namespace set crew isolation=Shared
 kat label node n4 stream=shown
 kat label node n2 stream=hidden
 run shown --port 80 --spec 'nodeSelector: {stream: shown}'
@@ -26,7 +28,8 @@ is_shown_to_n4() {
     /kat/config/cluster_uid | /kat/config/leader_endpoint | /kat/config/leader_name | /kat/config/cluster | /kat/config/endpoints) ;;
     /kat/config/members | /kat/config/registries | /kat/config/store_epoch | /kat/config/cluster_authority) ;;
     /kat/network/nodes/*/subnet | /kat/network/nodes/*/wg_pubkey | /kat/network/nodes/*/wg_endpoints | /kat/network/nodes/*/reach) ;;
-    /kat/network/services/*/ip | /kat/network/services/*/balance) ;;
+    /kat/network/services/*/ip | /kat/network/services/*/balance | /kat/network/services/*/access) ;;
+    /kat/network/allocations/*/ip | /kat/network/namespaces/*) ;;
     /kat/dns/*) ;;
     *) return 1 ;;
     esac
@@ -37,7 +40,7 @@ for address in 192.168.77.11 192.168.77.12 192.168.77.13 192.168.77.14; do
     contains "$(cat "$LAB_WORK/stream-$address")" "/kat/nodes/desired/n4/meta"
 done
 etcdctl_on n1 get --prefix --keys-only / | grep . >"$LAB_WORK/keys"
-for kind in secrets sealing volumes tokens authorities indexes events workloads/desired workloads/archive network/allocations; do
+for kind in secrets sealing volumes tokens authorities indexes events workloads/desired workloads/archive network/allocations network/namespaces; do
     grep -q "^/kat/$kind/" "$LAB_WORK/keys" || { echo "the store has no key of /kat/$kind/" >&2 && exit 1; }
 done
 # stream_has looks for the lower byte of a key's length alone.
@@ -72,6 +75,7 @@ kat delete workload elsewhere --yes --wait
 kat delete workload kept --yes --wait
 kat delete volume kept/data --yes
 kat delete secret hidden
+kat delete namespace crew
 kat token revoke "$token"
 kat label node n4 stream-
 kat label node n2 stream-

@@ -445,6 +445,7 @@ fn tools(place: &Place) -> WorkerTools {
         logs: Arc::new(NoLogs),
         settings: RenderSettings::default(),
         domain: place.identity.cluster.spec.cluster_domain.clone(),
+        cluster_settings: FollowedSettings::new(&place.identity.cluster.spec, BootTime::default()),
         overlay_address: place.identity.overlay_address(),
         root: root.clone(),
         monotonic: Arc::new(move || boot.monotonic()),

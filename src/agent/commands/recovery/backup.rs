@@ -74,6 +74,13 @@ pub(crate) async fn run(path: Option<PathBuf>, say: StepPrinter<'_>) -> anyhow::
         size(bytes),
         identity.cluster.metadata.name
     ));
+    // The cluster knows nothing of a place that a person chose, and whether the backup stays there.
+    if path.parent() != Some(Path::new(&identity.cluster.spec.backup_path)) {
+        say(&format!(
+            "`katcall status` shows the age of the leader's backups in {}, and not of this one",
+            identity.cluster.spec.backup_path
+        ));
+    }
     Ok(path)
 }
 

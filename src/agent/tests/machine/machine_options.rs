@@ -7,7 +7,7 @@ use super::*;
 use crate::network::files::instances;
 use kat_host::files;
 use kat_types::{
-    machine::root::Root,
+    machine::{isolation::MachineAccess, root::Root},
     resource::{HostPort, Port, Protocol},
 };
 
@@ -242,6 +242,43 @@ async fn the_machines_network_is_its_owners_to_give() {
     // The hook's list does not contain the instance.
     let listed = instances(&bench.lists.borrow().desired, &bench.tools.options);
     assert_eq!(listed.instances.keys().collect::<Vec<_>>(), ["web-aaaaa"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_api_and_the_metadata_are_its_owners_to_give() {
+    let bench = Bench::new();
+    let mut sync = assignment(0, "sync");
+    sync.machine_access = vec!["api".to_owned(), "metadata".to_owned()];
+    bench.list(true, &[sync.clone(), assignment(1, "web")]);
+    bench.later(Duration::from_secs(20)).await;
+    let (phase, reason, message) = bench.said(&sync.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Starting, "MachineAccessNotAllowed")
+    );
+    assert!(
+        message.starts_with("machineAccess api: ") && message.contains("/etc/kat/agent.yaml"),
+        "{message}"
+    );
+    assert_eq!(bench.calls(&sync, "start kat-default"), 0);
+
+    // `kat-net` opens what is asked for and allowed, and nothing else.
+    let desired = bench.lists.borrow().desired.clone();
+    let opened = |allowed: &[&str]| {
+        let config = AgentConfig {
+            machine_access_allow: allowed.iter().map(|word| (*word).to_owned()).collect(),
+            ..AgentConfig::default()
+        };
+        let options = MachineOptions::new(&bench.tools.root, &config);
+        let instances = instances(&desired, &options).instances;
+        let web = &instances["web-aaaaa"].machine_access;
+        assert!(web.is_empty(), "{web:?}");
+        instances[&sync.instance].machine_access.clone()
+    };
+    assert!(opened(&[]).is_empty());
+    assert_eq!(opened(&["metadata"]), [MachineAccess::Metadata].into());
+    let both = [MachineAccess::Api, MachineAccess::Metadata];
+    assert_eq!(opened(&["metadata", "api"]), both.into());
 }
 
 #[test]

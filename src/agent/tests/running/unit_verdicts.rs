@@ -255,6 +255,7 @@ fn every_state_by_every_policy() {
                 fault,
                 ended,
                 restarts,
+                begun: false,
                 now: 60_000_000,
             },
         );
@@ -268,6 +269,73 @@ fn every_state_by_every_policy() {
             "{active} {sub} {policy:?}"
         );
     }
+}
+
+#[test]
+fn an_instance_of_a_job_runs_once_and_what_ended_it_is_told_apart() {
+    let mut job = with_policy(assignment(0, "dump"), RestartCondition::Never);
+    job.workload_type = kat_types::resource::WorkloadType::Job;
+    let of = |active, sub, result, code, begun, fault| {
+        let last = UnitStatus {
+            exec_main_status: code,
+            ..status(active, sub, result, 0)
+        };
+        let circumstances = JudgementInput {
+            begun,
+            fault,
+            // A clean stop looks like this to an instance of a Service.
+            ended: active == "inactive",
+            now: 60_000_000,
+            ..JudgementInput::default()
+        };
+        let verdict = judge_instance(&job, &last, circumstances);
+        let reason = Reason::word_or_empty(verdict.reason);
+        (verdict.phase, reason, verdict.action, verdict.exit_code)
+    };
+    use InstancePhase::{Failed, Running, Starting, Succeeded};
+    use StartAction::{Leave, Start, StartUncounted};
+    assert_eq!(of("active", "running", "success", 0, true, None).0, Running);
+    assert_eq!(
+        of("active", "exited", "success", 0, true, None),
+        (Succeeded, "ProgramEnded", Leave, Some(0))
+    );
+    assert_eq!(
+        of("failed", "failed", "exit-code", 3, true, None),
+        (Failed, "ProgramFailed", Leave, Some(3))
+    );
+    assert_eq!(
+        of("failed", "failed", "timeout", 143, true, None).1,
+        "DeadlineExceeded"
+    );
+    // After a power cut, or a stop by hand.
+    assert_eq!(
+        of("inactive", "dead", "success", 0, true, None).1,
+        "Interrupted"
+    );
+    assert_eq!(
+        of(
+            "failed",
+            "failed",
+            "exit-code",
+            1,
+            true,
+            Some(RunFault::Fenced)
+        )
+        .1,
+        "Interrupted"
+    );
+    // Before its first start, and where the network could not be made for it.
+    let (phase, _, action, _) = of("inactive", "dead", "success", 0, false, None);
+    assert_eq!((phase, action), (Starting, Start));
+    let (phase, _, action, _) = of(
+        "failed",
+        "failed",
+        "exit-code",
+        1,
+        true,
+        Some(RunFault::Hook),
+    );
+    assert_eq!((phase, action), (Starting, StartUncounted));
 }
 
 #[test]

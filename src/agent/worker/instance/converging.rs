@@ -25,8 +25,9 @@ impl Instance {
         self.read_usage(context, &assignment.unit(), &status)
             .await?;
         // Nothing is done about an end whose cause is not known yet.
-        let is_busy = context.jobs.is_busy(&assignment.instance)
-            || !self.look_at_runs(context, assignment, &status).await?;
+        let has_job = context.jobs.is_busy(&assignment.instance);
+        let is_known = has_job || self.look_at_runs(context, assignment, &status).await?;
+        let is_busy = has_job || !is_known;
         let (verdict, beside) = self.judge(context, assignment, &status).await?;
         if let Some(beside) = &beside {
             self.pull_lost(context, assignment, beside);
@@ -36,7 +37,10 @@ impl Instance {
             return Ok(());
         }
         if is_busy {
-            self.report_verdict(context, assignment, &status, &verdict);
+            // The leader takes the end of an instance of a Job as it is told first.
+            if is_known || !assignment.runs_once() {
+                self.report_verdict(context, assignment, &status, &verdict);
+            }
             return Ok(());
         }
         if verdict.action == StartAction::Leave {
@@ -48,6 +52,7 @@ impl Instance {
             // At most one job of an instance runs at a time.
             if !context.jobs.is_busy(&assignment.instance) {
                 self.renew_binds(context, assignment, &status);
+                self.record_rest(assignment, status, verdict, beside);
             }
             return Ok(());
         }
@@ -104,6 +109,12 @@ impl Instance {
             fault: self.last_run.fault,
             ended: self.last_run.ended,
             restarts: context.restarts.own(&assignment.instance),
+            begun: !self.start.failed
+                && !context.jobs.is_busy(&assignment.instance)
+                && context
+                    .begun
+                    .get(&assignment.instance)
+                    .is_some_and(|note| note.begun),
             now,
         };
         let verdict = judge_instance(assignment, status, circumstances);

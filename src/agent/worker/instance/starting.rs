@@ -16,7 +16,7 @@ use crate::{
         unit_state::instance_phase::{InstanceVerdict, StartAction},
     },
 };
-use kat_systemd::{JobResult, ServiceResult, UnitStatus};
+use kat_systemd::{ActiveState, JobResult, ServiceResult, UnitStatus};
 use kat_types::{
     api::InstancePhase, assignment::Assignment, reason::Reason, services::host_port_statuses,
 };
@@ -29,6 +29,8 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(5);
 pub(super) struct StartTrouble {
     pub backoff: RetryDelay,
     pub error: Option<String>,
+    /// The last try did not start the unit.
+    pub failed: bool,
     /// Why the host paths that the instance mounts could not be bound at the last try.
     pub not_bound: Option<String>,
 }
@@ -102,6 +104,11 @@ impl Instance {
             // Such a start ends at once and successfully, so only this backoff delays the next one.
             self.start.backoff.failed(Instant::now());
         }
+        if assignment.runs_once() {
+            // Written before the start: after a power cut it counts as begun.
+            context.begun.of(&assignment.instance).begun = true;
+            context.begun.store()?;
+        }
         self.begin_start(context, assignment, verdict.action, binding);
         Ok(())
     }
@@ -132,6 +139,7 @@ impl Instance {
     ) -> Result<bool, WorkerError> {
         let asks_owner = !assignment.security_wants().is_empty();
         let asks_owner = asks_owner || !host_port_statuses(&assignment.ports).is_empty();
+        let asks_owner = asks_owner || !assignment.machine_access.is_empty();
         if !asks_owner && !assignment.together().has_machine_things() {
             return Ok(true);
         }
@@ -176,8 +184,10 @@ impl Instance {
         let system = context.tools.managers.system();
         let limit = context.start_limit();
         let unit = assignment.unit();
+        let runs_once = assignment.runs_once();
         let uncounted = action == StartAction::StartUncounted;
         self.last_run.ended = false;
+        self.start.failed = false;
         if uncounted {
             let count = context.restarts.of(&assignment.instance);
             count.begun_anew(false);
@@ -191,7 +201,16 @@ impl Instance {
             if uncounted && let Err(error) = ignore_missing(manager.reset_failed(&unit).await) {
                 return InstanceOutcome::Started(Err(error));
             }
-            InstanceOutcome::Started(manager.start(&unit, limit).await)
+            let started = manager.start(&unit, limit).await;
+            if runs_once
+                && matches!(started, Ok(JobResult::Done))
+                && matches!(manager.active_state(&unit).await, Ok(ActiveState::Inactive))
+            {
+                // A condition did not hold, and systemd has forgotten the unit. A program that has
+                // begun leaves it active or failed.
+                return InstanceOutcome::Started(Ok(JobResult::Skipped));
+            }
+            InstanceOutcome::Started(started)
         };
         context.jobs.begin_for_instance(&assignment.instance, start);
     }
@@ -202,6 +221,7 @@ impl Instance {
             InstanceOutcome::Started(Ok(JobResult::Done)) => {}
             InstanceOutcome::Started(result) => {
                 let delay = self.start.backoff.failed(Instant::now());
+                self.start.failed = true;
                 self.start.error = result.as_ref().err().map(ToString::to_string);
                 tracing::warn!(
                     instance,
@@ -219,6 +239,7 @@ impl Instance {
                     retry_s = delay.as_secs(),
                     "host paths are not bound"
                 );
+                self.start.failed = true;
                 self.start.not_bound = Some(why);
             }
             InstanceOutcome::Stopped(result) => self.record_stop(instance, result),

@@ -19,6 +19,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// Identifier of the manager's own entries.
 const SYSTEMD: &str = "systemd";
+/// Identifier of warnings of Podman's monitor, which a program that ends at once brings about.
+const CONMON: &str = "conmon";
 /// Prefix of the line in which Podman gives its error.
 const PODMANS_ERROR: &str = "Error: ";
 /// End of Podman's error where it does not have the image of a container: `storage.ErrImageUnknown`
@@ -108,9 +110,10 @@ pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: UnitR
     if output.is_empty() {
         // The unit's state already shows what systemd logs about the unit.
         output = newest
-            .filter(|entry| entry.identifier != SYSTEMD)
-            .take(2)
+            .filter(|entry| entry.identifier != SYSTEMD && entry.identifier != CONMON)
             .map(|entry| entry.text().trim().to_owned())
+            .filter(|line| !is_container_id(line))
+            .take(2)
             .collect();
     }
     output.reverse();
@@ -125,6 +128,11 @@ pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: UnitR
         excused: u32::try_from(failures + lost).unwrap_or(u32::MAX),
         without_image: u32::try_from(without_image).unwrap_or(u32::MAX),
     }
+}
+
+/// Whether the line is the id that `podman run --detach` prints.
+fn is_container_id(line: &str) -> bool {
+    line.len() == 64 && line.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Podman's error, without its prefix, if the entry is one.

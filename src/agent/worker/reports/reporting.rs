@@ -30,6 +30,7 @@ impl Worker {
         let stays = |instance: &str| wanted.contains_key(instance);
         context.restarts.retain(stays);
         context.notes.retain(stays);
+        context.begun.retain(stays);
         context.probes.retain(stays);
         // An image that no instance uses may be removed meanwhile.
         context.images.retain(|image, _| {

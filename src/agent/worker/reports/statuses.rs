@@ -8,7 +8,8 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use kat_types::api::{ImagesRemoved, InstanceReport, VolumeMoveReport};
+use crate::health::results::ProbeResults;
+use kat_types::api::{ImagesRemoved, IngressReport, InstanceReport, VolumeMoveReport};
 
 /// Shared by the workers and the reporter. Cheap to clone.
 #[derive(Clone, Default)]
@@ -18,6 +19,7 @@ pub struct Statuses {
 
 #[derive(Default)]
 struct StatusesInner {
+    probes: ProbeResults,
     state: Mutex<CollectedReports>,
     changed: Notify,
 }
@@ -32,6 +34,7 @@ struct CollectedReports {
     images_removed: Option<ImagesRemoved>,
     unwritten: Vec<String>,
     silent_disks: Vec<String>,
+    ingress: Option<IngressReport>,
 }
 
 /// What became of the removals of volumes, by their ids.
@@ -46,6 +49,11 @@ pub struct RemovalResults {
 }
 
 impl Statuses {
+    /// The counts of probes.
+    pub(crate) fn probes(&self) -> &ProbeResults {
+        &self.inner.probes
+    }
+
     /// Sets the report of an instance; wakes the reporter when its meaning changed.
     pub fn set(&self, report: InstanceReport) {
         let mut state = self.inner.state.lock();
@@ -122,6 +130,23 @@ impl Statuses {
     pub fn missing(&self) -> Vec<String> {
         let state = self.inner.state.lock();
         state.removals.missing.iter().cloned().collect()
+    }
+
+    /// Records how the machine serves routes; `None` where it has none to serve.
+    pub fn set_ingress(&self, report: Option<IngressReport>) {
+        let mut state = self.inner.state.lock();
+        let changed = state.ingress != report;
+        state.ingress = report;
+        drop(state);
+        if changed {
+            self.wake_reporter();
+        }
+    }
+
+    /// What was last given to [`Self::set_ingress`].
+    pub fn ingress(&self) -> Option<IngressReport> {
+        let state = self.inner.state.lock();
+        state.ingress.clone()
     }
 
     /// Records the errors of files that follow the store and could not be written.

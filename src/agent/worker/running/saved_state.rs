@@ -1,6 +1,7 @@
 //! State about one user's instances that a process of the agent saves for the next one.
 //!
-//! It lies below `/run` and lasts until the next boot, like systemd's state of the units.
+//! It lies below `/run` and lasts until the next boot, like systemd's state of the units. What has to
+//! last longer lies below `/var/lib/kat`.
 
 use std::{
     collections::BTreeMap,
@@ -29,6 +30,14 @@ pub(crate) struct InstanceNote {
     pub health: HealthProgress,
 }
 
+/// That an instance of a Job has begun. It lasts over a boot: what was begun before is not begun again.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct BegunNote {
+    /// Its unit was told to start.
+    pub begun: bool,
+}
+
 /// One note for each instance, with their file.
 #[derive(Debug)]
 pub(crate) struct SavedNotes<T> {
@@ -41,10 +50,16 @@ impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> SavedNotes<T
     /// Reads the notes of earlier processes from `run/kat/FOLDER/UID.json` below the root folder;
     /// empty where the file can't be read.
     pub(crate) fn read(root: &Path, folder: &str, uid: u32) -> Self {
-        let path = root
-            .join("run/kat")
-            .join(folder)
-            .join(format!("{uid}.json"));
+        Self::read_at(root.join("run/kat").join(folder), uid)
+    }
+
+    /// As [`Self::read`], from `var/lib/kat/FOLDER/UID.json`.
+    pub(crate) fn read_lasting(root: &Path, folder: &str, uid: u32) -> Self {
+        Self::read_at(root.join("var/lib/kat").join(folder), uid)
+    }
+
+    fn read_at(folder: PathBuf, uid: u32) -> Self {
+        let path = folder.join(format!("{uid}.json"));
         let notes: BTreeMap<String, T> = match files::read_text(&path, LIMIT) {
             Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
                 tracing::warn!(path = %path.display(), "notes of before can't be read: {error:#}");

@@ -102,6 +102,8 @@ pub(crate) struct JudgementInput {
     pub ended: bool,
     /// Restarts that the agent counted, including the one that systemd refused when it gave up.
     pub restarts: u32,
+    /// An instance of a Job has been started before, and no start of it failed or runs.
+    pub begun: bool,
     /// Monotonic clock, microseconds.
     pub now: u64,
 }
@@ -149,6 +151,12 @@ pub(crate) fn judge_instance(
         &status.sub_state,
         circumstances.fault.filter(|fault| fault.is_excused()),
     ) {
+        (Active, SubState::Exited, _) if assignment.runs_once() => verdict(
+            InstancePhase::Succeeded,
+            Some(Reason::ProgramEnded),
+            ended(status, exit_code),
+            StartAction::Leave,
+        ),
         (Active | Reloading | Refreshing, ..) => running(status, circumstances, verdict),
         (Activating, _, Some(fault)) => excused(fault, StartAction::Leave),
         (Activating, SubState::AutoRestart | SubState::AutoRestartQueued, None) => {
@@ -159,6 +167,19 @@ pub(crate) fn judge_instance(
         }
         (Activating, ..) => verdict(InstancePhase::Starting, None, String::new(), StartAction::Leave),
         (Deactivating, ..) => verdict(InstancePhase::Restarting, None, String::new(), StartAction::Leave),
+        // Its program had begun, and runs once.
+        (Failed, _, Some(RunFault::Fenced)) if assignment.runs_once() => verdict(
+            InstancePhase::Failed,
+            Some(Reason::Interrupted),
+            "the machine reached no leader, and has stopped it".to_owned(),
+            StartAction::Leave,
+        ),
+        (Failed, ..) if status.result == ServiceResult::Timeout && assignment.runs_once() => verdict(
+            InstancePhase::Failed,
+            Some(Reason::DeadlineExceeded),
+            "it was ended at the deadline of its run, or did not start within its time".to_owned(),
+            StartAction::Leave,
+        ),
         (Failed, _, Some(fault)) => excused(fault, StartAction::StartUncounted),
         (Failed, ..) => {
             let reason = match policy.condition {
@@ -198,7 +219,15 @@ pub(crate) fn judge_instance(
                 .to_owned(),
             StartAction::Start,
         ),
-        _ if circumstances.ended && policy.condition != RestartCondition::Always => verdict(
+        _ if circumstances.begun && assignment.runs_once() => verdict(
+            InstancePhase::Failed,
+            Some(Reason::Interrupted),
+            "it was stopped before its program ended, as by a power cut, and is not started again".to_owned(),
+            StartAction::Leave,
+        ),
+        _ if circumstances.ended
+            && policy.condition != RestartCondition::Always
+            && !assignment.runs_once() => verdict(
             InstancePhase::Succeeded,
             Some(Reason::ProgramEnded),
             ended(status, exit_code),

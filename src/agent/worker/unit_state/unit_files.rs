@@ -3,6 +3,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash, Hasher},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -174,6 +176,25 @@ impl UnitFolder {
             }
         }
         Ok(())
+    }
+
+    /// A number that changes when any file of the user's units, or a link to one, is made, changed or
+    /// removed, by whomever; `None` where the folders can't be read.
+    pub(crate) fn stamp(&self) -> Option<u64> {
+        let mut stamp = DefaultHasher::new();
+        for folder in [&self.folders.units, &self.folders.links] {
+            let mut paths = vec![folder.clone()];
+            for entry in std::fs::read_dir(folder).ok()? {
+                paths.push(entry.ok()?.path());
+            }
+            paths.sort();
+            for path in paths {
+                let found = std::fs::symlink_metadata(&path).ok()?;
+                let changed = (found.ctime(), found.ctime_nsec());
+                (path, found.ino(), found.len(), changed).hash(&mut stamp);
+            }
+        }
+        Some(stamp.finish())
     }
 
     /// Whether anything of KAT's is here.

@@ -144,6 +144,7 @@ impl Worker {
                 &assignment.namespace,
                 &tools.domain,
                 tools.overlay_address,
+                tools.cluster_settings.present().name_search,
                 &tools.settings,
             )?;
             context.folder.write_resolv(&tools.root, &resolv)?;

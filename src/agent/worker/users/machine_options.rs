@@ -1,4 +1,4 @@
-//! Checks before a start which devices, groups and networks of the machine an instance may use. The
+//! Checks before a start which devices, groups, networks and services of the machine an instance may use. The
 //! machine's owner allows them in `/etc/kat/agent.yaml`.
 
 use std::{
@@ -11,7 +11,7 @@ use super::accounts::MachineGroups;
 use crate::volumes::earlier_grants::{EarlierGrants, OwnersSetting};
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
-    machine::root::Root,
+    machine::{isolation::MachineAccess, root::Root},
     reason::Reason,
     resource::{
         AgentConfig, DeviceMapping, PortRange,
@@ -44,6 +44,7 @@ pub struct MachineOptions {
     security: BTreeSet<String>,
     host_ports: Vec<PortRange>,
     host_port_loopback: bool,
+    machine_access: BTreeSet<String>,
     earlier: EarlierGrants,
 }
 
@@ -66,6 +67,7 @@ impl MachineOptions {
                 None => PortRange::DEFAULT.to_vec(),
             },
             host_port_loopback: config.host_port_loopback.unwrap_or_default(),
+            machine_access: config.machine_access_allow.iter().cloned().collect(),
             earlier: EarlierGrants::read(root, config),
         }
     }
@@ -100,6 +102,15 @@ impl MachineOptions {
     ) -> Result<(), OptionTrouble> {
         if let Some(message) = self.forbidden_host_port(assignment) {
             return Err(option_trouble(Reason::HostPortNotAllowed, message));
+        }
+        let mut asked = assignment.machine_access.iter();
+        if let Some(word) = asked.find(|word| !self.machine_access.contains(*word)) {
+            return Err(option_trouble(
+                Reason::MachineAccessNotAllowed,
+                format!(
+                    "machineAccess {word}: this machine does not let containers ask it for that; machineAccessAllow in /etc/kat/agent.yaml does not have {word}"
+                ),
+            ));
         }
         for one in assignment.each() {
             self.check_security(&one)?;
@@ -139,6 +150,15 @@ impl MachineOptions {
         let port = port.to_string();
         let loopback = OwnersSetting::HostPortLoopback;
         self.host_port_loopback || self.earlier.has(loopback, assignment, &port)
+    }
+
+    /// What of the machine the instance may ask, as far as the machine's owner allows it.
+    pub fn machine_access(&self, assignment: &Assignment) -> BTreeSet<MachineAccess> {
+        let asked = assignment.machine_access.iter();
+        let allowed = asked.filter(|word| self.machine_access.contains(*word));
+        allowed
+            .filter_map(|word| MachineAccess::of_word(word))
+            .collect()
     }
 
     fn check_security(&self, assignment: &Assignment) -> Result<(), OptionTrouble> {

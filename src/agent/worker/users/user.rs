@@ -84,6 +84,16 @@ impl Worker {
         made.map(|()| true)
     }
 
+    /// Whether the account is there now. If it is not, the next pass looks again.
+    pub(crate) fn has_account(&mut self) -> bool {
+        self.account.seen = None;
+        let is_lost = self.has_lost_account();
+        if is_lost {
+            self.account.seen = None;
+        }
+        !is_lost
+    }
+
     /// Whether somebody has removed the account (`userdel -f`): without it Podman can neither stop
     /// nor start a container, while running ones continue.
     fn has_lost_account(&mut self) -> bool {

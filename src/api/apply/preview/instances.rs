@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kat_leader::RehearsalResult;
-use kat_plan::Snapshot;
+use kat_plan::{Snapshot, machines_of_daemon};
 use kat_types::{
     api::{AVAILABLE, InstanceAction, InstanceChange, InstancePhase, NodePhase},
-    assignment::{Assignment, DesiredRun, PREPARED_SCHEMA},
+    assignment::{Assignment, DesiredRun, PREPARED_SCHEMA, is_machine_slot},
+    resource::{WorkloadSpec, WorkloadType},
     store::{
         revisions::WorkloadKey,
         snapshot::{InstanceEntry, ObservedReports, WorkloadEntry},
@@ -21,13 +22,45 @@ pub(crate) struct PreviewedInstance<'a> {
     pub(crate) assignment: &'a Assignment,
 }
 
+/// A slot without an instance.
+struct EmptySlot<'a> {
+    slot: u32,
+    /// The machine that it is bound to.
+    node: Option<&'a str>,
+    /// What the machine has to do before it gets an instance.
+    waits: Option<&'static str>,
+}
+
+/// The slots that a workload is to have.
+fn slots_of<'a>(snapshot: &'a Snapshot, spec: &WorkloadSpec) -> Vec<EmptySlot<'a>> {
+    if spec.kind == WorkloadType::DaemonService {
+        let machines = machines_of_daemon(snapshot, spec).into_iter();
+        return machines
+            .map(|machine| EmptySlot {
+                slot: machine.slot,
+                node: Some(machine.name),
+                waits: machine.waits,
+            })
+            .collect();
+    }
+    (0..spec.replicas.unwrap_or(1))
+        .map(|slot| EmptySlot {
+            slot,
+            node: None,
+            waits: None,
+        })
+        .collect()
+}
+
 /// Instances before and after, by slot.
 pub(crate) struct InstanceFates<'a> {
     before: &'a Snapshot,
     /// A present instance, and the instance in its place afterwards.
     pub(crate) pairs: Vec<(Option<PreviewedInstance<'a>>, Option<PreviewedInstance<'a>>)>,
     /// Slots without an instance afterwards.
-    empty: Vec<u32>,
+    empty: Vec<EmptySlot<'a>>,
+    /// The type of the workload afterwards.
+    kind: Option<WorkloadType>,
     replicas: u32,
     /// Template hash of the wanted version.
     template: &'a str,
@@ -45,9 +78,9 @@ impl<'a> InstanceFates<'a> {
     ) -> Self {
         let after = &rehearsed.snapshot;
         let entry = after.workloads.get(key);
-        let replicas = entry
-            .and_then(|entry| entry.parsed.as_ref().ok())
-            .map_or(0, |parsed| parsed.workload.spec.replicas.unwrap_or(1));
+        let spec = entry.and_then(|entry| entry.parsed.as_ref().ok());
+        let spec = spec.map(|parsed| &parsed.workload.spec);
+        let slots_after = spec.map_or_else(Vec::new, |spec| slots_of(after, spec));
         let mut olds = by_slot(key, before);
         let mut news = by_slot(key, after);
         let slots: BTreeSet<u32> = olds.keys().chain(news.keys()).copied().collect();
@@ -68,14 +101,18 @@ impl<'a> InstanceFates<'a> {
             pairs.extend(old.into_iter().map(|one| (Some(one), new.next())));
             pairs.extend(new.map(|one| (None, Some(one))));
         }
-        let filled = |slot: &u32| {
+        let filled = |slot: u32| {
             let mut after = pairs.iter().filter_map(|(_, after)| after.as_ref());
-            after.any(|one| one.assignment.slot == *slot)
+            after.any(|one| one.assignment.slot == slot)
         };
         Self {
             before,
-            empty: (0..replicas).filter(|slot| !filled(slot)).collect(),
-            replicas,
+            kind: spec.map(|spec| spec.kind),
+            replicas: spec.map_or(0, |spec| spec.replicas.unwrap_or(1)),
+            empty: slots_after
+                .into_iter()
+                .filter(|one| !filled(one.slot))
+                .collect(),
             template: entry.map_or("", |entry| &entry.meta.value.template_hash),
             blocked: entry.map_or_else(String::new, |entry| blocked(entry)),
             pairs,
@@ -108,13 +145,14 @@ impl<'a> InstanceFates<'a> {
     /// real workload will not have.
     pub(crate) fn changes(&self, new: bool) -> Vec<InstanceChange> {
         let pairs = self.pairs.iter().filter_map(|pair| self.change(pair, new));
-        let waiting = self.empty.iter().map(|slot| InstanceChange {
+        let waiting = self.empty.iter().map(|empty| InstanceChange {
             action: InstanceAction::Wait,
-            slot: *slot,
-            reason: if self.blocked.is_empty() {
-                "its turn was not reached".to_owned()
-            } else {
-                self.blocked.clone()
+            slot: empty.slot,
+            node: empty.node.map(str::to_owned),
+            reason: match (empty.waits, self.blocked.as_str()) {
+                (Some(waits), _) => format!("when the machine {waits}"),
+                (None, "") => "its turn was not reached".to_owned(),
+                (None, blocked) => blocked.to_owned(),
             },
             ..InstanceChange::default()
         });
@@ -147,11 +185,7 @@ impl<'a> InstanceFates<'a> {
             },
             (Some(old), None) => InstanceChange {
                 action: InstanceAction::Stop,
-                reason: if old.assignment.slot < self.replicas {
-                    "another one has its place".to_owned()
-                } else {
-                    "fewer replicas are wanted".to_owned()
-                },
+                reason: self.why_stopped(old).to_owned(),
                 ..about(old)
             },
             (None, Some(after)) => InstanceChange {
@@ -164,6 +198,23 @@ impl<'a> InstanceFates<'a> {
             (None, None) => return None,
         };
         Some(change)
+    }
+
+    fn why_stopped(&self, old: &PreviewedInstance<'_>) -> &'static str {
+        let Assignment {
+            slot,
+            workload_type,
+            ..
+        } = old.assignment;
+        if self.kind.is_some_and(|kind| kind != *workload_type) {
+            "the type of its workload changes"
+        } else if is_machine_slot(*slot) {
+            "its machine does not match the workload"
+        } else if *slot < self.replicas {
+            "another one has its place"
+        } else {
+            "fewer replicas are wanted"
+        }
     }
 
     fn why_kept(&self, after: &PreviewedInstance<'_>) -> String {

@@ -18,24 +18,26 @@ use crate::{
     context::{Api, WriteDecision},
     errors::ApiError,
     extract::{Precondition, WriteRequest},
-    handlers::workloads::workload_objects::item,
+    handlers::{cluster::isolation::not_enforcing, workloads::workload_objects::item},
     server::limits::{check_content_type, read_body},
 };
 use kat_bundle::settings::{ClusterSetting, SettingRule, changed_settings, fixed_settings};
-use kat_plan::{EventLog, Snapshot, awaited_loss_timeout, too_slow_for};
+use kat_plan::{EventLog, Snapshot, awaited_loss_timeout, serving_conflict, too_slow_for};
 use kat_types::{
     api::{
         ApiTime, ConfigurationChange, ConfigurationHistory, ConfigurationRevision, EventKind,
         LossTimeoutWait, ObjectKind, ObjectReference, SettingChange,
     },
     reason::EventReason,
-    resource::ClusterConfiguration,
+    resource::{ClusterConfiguration, Isolation},
     store::{
         configuration::{ConfigurationRecord, KEPT_CONFIGURATIONS},
+        ingress::owner_in_words,
         keys,
-        snapshot::ObservedReports,
+        snapshot::{NodeEntry, ObservedReports},
         transaction::{Compare, WriteOperation},
     },
+    virtual_addresses::address_and_prefix,
 };
 
 /// Content type of a change.
@@ -108,6 +110,9 @@ impl ConfigurationRequest<'_> {
         }
         self.refuse_older_machines(snapshot, &changes)?;
         self.refuse_slow_workloads(snapshot)?;
+        self.refuse_unenforced_isolation(snapshot)?;
+        self.refuse_taken_ports(snapshot)?;
+        self.refuse_addresses_of_machines(snapshot)?;
         let number = present.number.saturating_add(1);
         let words: Vec<_> = changes
             .iter()
@@ -160,14 +165,21 @@ impl ConfigurationRequest<'_> {
         let mut log = EventLog::new(&snapshot.events, self.now);
         let reason = EventReason::ConfigurationChanged;
         operations.extend(log.record(EventKind::Normal, reason, cluster, message));
+        let mut conditions = vec![
+            Compare::ModRevision(
+                keys::WANTED_CONFIGURATION.to_owned(),
+                snapshot.wanted_revision,
+            ),
+            Compare::ModRevision(keys::CLUSTER.to_owned(), snapshot.cluster_revision),
+        ];
+        if self.begins_to_serve(snapshot) {
+            // An apply that was decided without an ingress is decided again.
+            let key = keys::INGRESS_CLAIMS.to_owned();
+            conditions.push(Compare::ModRevision(key.clone(), snapshot.claims_revision));
+            operations.push(WriteOperation::Put(key, Vec::new()));
+        }
         Ok(WriteDecision::Write {
-            conditions: vec![
-                Compare::ModRevision(
-                    keys::WANTED_CONFIGURATION.to_owned(),
-                    snapshot.wanted_revision,
-                ),
-                Compare::ModRevision(keys::CLUSTER.to_owned(), snapshot.cluster_revision),
-            ],
+            conditions,
             operations,
             outcome,
         })
@@ -203,6 +215,70 @@ impl ConfigurationRequest<'_> {
                 named(&older)
             ),
             "upgrade them first",
+        ))
+    }
+
+    /// Refuses a virtual address that a machine has by itself: the other machines reach it there.
+    fn refuse_addresses_of_machines(&self, snapshot: &Snapshot) -> Result<(), ApiError> {
+        let before = &snapshot.wanted_cluster().spec.virtual_addresses;
+        let wanted = self.configuration.spec.virtual_addresses.iter();
+        let new = wanted.filter(|one| !before.contains(one));
+        for (address, _) in new.filter_map(address_and_prefix) {
+            let has = |node: &&NodeEntry| {
+                let reported = node.status.as_ref().map(|stored| &stored.value.addresses);
+                let mut reported = reported.into_iter().flatten();
+                node.registration.value.advertise.contains(&address)
+                    || reported.any(|own| own.parse() == Ok(address))
+            };
+            let found = snapshot.nodes.iter().find(|(_, node)| has(node));
+            if let Some((name, _)) = found {
+                return Err(ApiError::conflict(
+                    format!("virtualAddresses: {address} is the own address of machine {name}"),
+                    "use an address of the LAN that no host has",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses an isolation that a machine would not enforce.
+    fn refuse_unenforced_isolation(&self, snapshot: &Snapshot) -> Result<(), ApiError> {
+        let before = snapshot.wanted_cluster().spec.isolation;
+        let after = self.configuration.spec.isolation;
+        if after != Isolation::Namespaces || before == after {
+            return Ok(());
+        }
+        let open: Vec<_> = not_enforcing(snapshot, self.observed).into_iter().collect();
+        if open.is_empty() {
+            return Ok(());
+        }
+        Err(ApiError::conflict(
+            format!(
+                "isolation Namespaces is enforced by kat-net of every machine, and that of these does not: {}",
+                named(&open)
+            ),
+            "upgrade kat on them first, or delete machines that are gone; isolation Audit lists what would be refused",
+        ))
+    }
+
+    /// The change lets machines serve routes, and they serve none before it.
+    fn begins_to_serve(&self, snapshot: &Snapshot) -> bool {
+        let before = snapshot.wanted_cluster().spec.ingress.enabled;
+        self.configuration.spec.ingress.enabled && !before
+    }
+
+    /// Refuses an ingress while a workload has port 80 or 443 of machines that stored routes need.
+    fn refuse_taken_ports(&self, snapshot: &Snapshot) -> Result<(), ApiError> {
+        if !self.begins_to_serve(snapshot) {
+            return Ok(());
+        }
+        let Some(conflict) = serving_conflict(snapshot) else {
+            return Ok(());
+        };
+        let said = conflict.in_words(&owner_in_words(conflict.owner()));
+        Err(ApiError::conflict(
+            format!("spec.ingress.enabled: {said}"),
+            "have that workload use another hostPort, or a route of its own, first",
         ))
     }
 

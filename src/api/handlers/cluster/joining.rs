@@ -263,12 +263,48 @@ fn may_leave<'a>(
     let running = instances.filter(|entry| entry.node == name).count();
     let itself = matches!(caller, Caller::Node(_));
     if ready && running > 0 && !itself {
+        let observed = api.observed();
+        let age = observed
+            .reports
+            .get(name)
+            .map(|reported| reported.age.as_secs());
+        let timeout = u64::from(snapshot.cluster.spec.node_loss_timeout_seconds);
         return Err(ApiError::conflict(
-            format!("machine `{name}` is Ready and has {running} instances"),
-            "`katcall drain` empties it first, `sudo kat-agent reset` on it takes it out in order; one that is off can be deleted once it is NotReady, which takes nodeLossTimeoutSeconds",
+            format!(
+                "machine `{name}` is Ready and has {}{}",
+                counted(running),
+                heard(age)
+            ),
+            &format!(
+                "if it runs, `sudo kat-agent reset` on it moves its instances and takes it out; if it is off, `katcall delete node {name}` works once it is NotReady, {}",
+                judged_in(age, timeout)
+            ),
         ));
     }
     Ok(node)
+}
+
+fn counted(instances: usize) -> String {
+    match instances {
+        1 => "1 instance".to_owned(),
+        count => format!("{count} instances"),
+    }
+}
+
+/// When a machine spoke last. `age` is in seconds; `None` where the present leader has not heard it.
+fn heard(age: Option<u64>) -> String {
+    age.map_or_else(
+        || "; it has not reported to the present leader".to_owned(),
+        |age| format!("; its last report came {age} s ago"),
+    )
+}
+
+/// When a silent machine counts as lost.
+fn judged_in(age: Option<u64>, timeout: u64) -> String {
+    match age.map(|age| timeout.saturating_sub(age)) {
+        Some(left @ 1..) => format!("in some {left} s"),
+        _ => format!("{timeout} s (nodeLossTimeoutSeconds) after its last report"),
+    }
 }
 
 /// What to write, or why the machine is refused. The same transaction counts the token's use.
@@ -536,5 +572,22 @@ fn answer(
         // stream.
         next_cluster_authority: replacement
             .map_or_else(String::new, |rotation| rotation.certificate.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_may_be_off_is_told_with_its_last_report_and_when_it_counts_as_lost() {
+        assert_eq!(heard(Some(4)), "; its last report came 4 s ago");
+        assert_eq!(judged_in(Some(4), 60), "in some 56 s");
+        let later = "60 s (nodeLossTimeoutSeconds) after its last report";
+        assert_eq!(judged_in(Some(61), 60), later);
+        assert_eq!(judged_in(None, 60), later);
+        assert_eq!(heard(None), "; it has not reported to the present leader");
+        assert_eq!(counted(1), "1 instance");
+        assert_eq!(counted(3), "3 instances");
     }
 }

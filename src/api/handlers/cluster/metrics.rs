@@ -1,33 +1,35 @@
-//! `/metrics` (RFC001-KAT 9.2): JSON by default, Prometheus text on request.
+//! `/metrics` (RFC001-KAT 9.2): JSON by default, text for Prometheus on request, which has more.
 
-use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
+mod families;
+pub(crate) mod targets;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     Json,
     extract::State,
-    http::{HeaderMap, header},
+    http::HeaderMap,
     response::{IntoResponse, Response},
 };
 use parking_lot::Mutex;
-use serde::Deserialize;
 
-use crate::{context::Api, errors::ApiError, extract::QueryParameters, view::ApiView};
-use kat_types::api::{CallMetrics, Item, Metrics, WorkloadPhase};
+use crate::{
+    context::Api,
+    errors::ApiError,
+    extract::QueryParameters,
+    metrics::{FormatQuery, MetricsFormat, Scrape},
+};
+use kat_daemon::durations::DurationCounts;
+use kat_plan::Snapshot;
+use kat_types::api::{CallMetrics, InstanceItem, Item, Metrics, NodeItem, WorkloadPhase};
 
-/// Upper bounds of the latency buckets, seconds.
-const BUCKETS: [f64; 9] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+/// Method, route and status of calls.
+type CallKind = (&'static str, &'static str, u16);
 
 /// Counts calls by method, route and status. Routes come from the table, so their number is fixed.
 #[derive(Default)]
 pub(crate) struct Counters {
-    calls: Mutex<BTreeMap<(&'static str, &'static str, u16), Latency>>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Latency {
-    count: u64,
-    seconds: f64,
-    buckets: [u64; BUCKETS.len()],
+    calls: Mutex<BTreeMap<CallKind, DurationCounts>>,
 }
 
 impl Counters {
@@ -39,26 +41,14 @@ impl Counters {
         status: u16,
         duration: Duration,
     ) {
-        let seconds = duration.as_secs_f64();
         let mut calls = self.calls.lock();
-        let latency = calls.entry((method, route, status)).or_default();
-        latency.count += 1;
-        latency.seconds += seconds;
-        for (bucket, bound) in latency.buckets.iter_mut().zip(BUCKETS) {
-            *bucket += u64::from(seconds <= bound);
-        }
+        let counts = calls.entry((method, route, status)).or_default();
+        counts.count(duration);
     }
 
-    fn all(&self) -> BTreeMap<(&'static str, &'static str, u16), Latency> {
+    fn all(&self) -> BTreeMap<CallKind, DurationCounts> {
         self.calls.lock().clone()
     }
-}
-
-/// Query parameters of `/metrics`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct FormatQuery {
-    format: Option<String>,
 }
 
 pub(crate) async fn get(
@@ -66,37 +56,23 @@ pub(crate) async fn get(
     headers: HeaderMap,
     QueryParameters(query): QueryParameters<FormatQuery>,
 ) -> Result<Response, ApiError> {
-    let accept = headers
-        .get(header::ACCEPT)
-        .and_then(|value| value.to_str().ok());
-    let accepts_text = accept.is_some_and(|accept| {
-        !accept.contains("json")
-            && (accept.contains("text/plain") || accept.contains("application/openmetrics-text"))
-    });
-    let prometheus = match query.format.as_deref() {
-        Some("prometheus") => true,
-        Some("json") => false,
-        None => accepts_text,
-        Some(other) => {
-            let other: String = other.chars().take(40).collect();
-            return Err(ApiError::invalid(format!(
-                "format is `{other}`, expected `json` or `prometheus`"
-            )));
-        }
-    };
-    let metrics = measure(&api);
-    if !prometheus {
+    let format = MetricsFormat::of(&headers, &query)?;
+    let (metrics, objects) = measure(&api);
+    if format == MetricsFormat::Json {
         return Ok(Json(metrics).into_response());
     }
-    let text = prometheus_text(&metrics, &api.counters.all());
-    let headers = [(
-        header::CONTENT_TYPE,
-        "text/plain; version=0.0.4; charset=utf-8",
-    )];
-    Ok((headers, text).into_response())
+    Scrape(families::of_cluster(&api, &metrics, objects.as_ref())).response(format)
 }
 
-fn measure(api: &Api) -> Metrics {
+/// The objects that both forms of the metrics are made of, listed once.
+struct MeasuredObjects {
+    snapshot: Arc<Snapshot>,
+    instances: Vec<InstanceItem>,
+    nodes: Vec<NodeItem>,
+}
+
+/// The metrics of the JSON, and what they are made of, once there is a snapshot.
+fn measure(api: &Api) -> (Metrics, Option<MeasuredObjects>) {
     let observed = api.observed();
     let open = api.streams.count();
     let mut metrics = Metrics {
@@ -119,17 +95,24 @@ fn measure(api: &Api) -> Metrics {
             seconds: latency.seconds,
         });
     }
-    if let Some(snapshot) = api.newest() {
-        metrics.revision = snapshot.revision;
-        metrics.events = u64::try_from(snapshot.events.len()).unwrap_or(u64::MAX);
-        let view = api.view(&snapshot, &observed);
-        count_phases(&view, &mut metrics);
-    }
-    metrics
+    let Some(snapshot) = api.newest() else {
+        return (metrics, None);
+    };
+    metrics.revision = snapshot.revision;
+    metrics.events = u64::try_from(snapshot.events.len()).unwrap_or(u64::MAX);
+    let view = api.view(&snapshot, &observed);
+    let (instances, nodes) = (view.instances(|_| true), view.nodes());
+    let objects = MeasuredObjects {
+        snapshot,
+        instances,
+        nodes,
+    };
+    count_phases(&objects, &mut metrics);
+    (metrics, Some(objects))
 }
 
-fn count_phases(view: &ApiView<'_>, metrics: &mut Metrics) {
-    for entry in view.snapshot.workloads.values() {
+fn count_phases(objects: &MeasuredObjects, metrics: &mut Metrics) {
+    for entry in objects.snapshot.workloads.values() {
         let status = entry
             .status
             .as_ref()
@@ -141,156 +124,16 @@ fn count_phases(view: &ApiView<'_>, metrics: &mut Metrics) {
         };
         *metrics.workloads.entry(format!("{phase:?}")).or_default() += 1;
     }
-    for Item { status, .. } in view.instances(|_| true) {
+    for Item { status, .. } in &objects.instances {
         *metrics
             .instances
             .entry(format!("{:?}", status.phase))
             .or_default() += 1;
     }
-    for Item { status, .. } in view.nodes() {
+    for Item { status, .. } in &objects.nodes {
         *metrics
             .nodes
             .entry(format!("{:?}", status.phase))
             .or_default() += 1;
-    }
-}
-
-/// Prometheus' text format 0.0.4.
-fn prometheus_text(
-    metrics: &Metrics,
-    calls: &BTreeMap<(&'static str, &'static str, u16), Latency>,
-) -> String {
-    let mut text = String::new();
-    let mut family = |name: &str, kind: &str, help: &str, samples: Vec<(String, String)>| {
-        // Writing to a string can't fail.
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (labels, value) in samples {
-            let _ = writeln!(text, "{name}{labels} {value}");
-        }
-    };
-    let one = |value: String| vec![(String::new(), value)];
-    let by_phase = |counts: &BTreeMap<String, u64>| {
-        let counts = counts.iter();
-        counts
-            .map(|(phase, count)| (format!("{{phase=\"{phase}\"}}"), count.to_string()))
-            .collect()
-    };
-    let build = format!("{{version=\"{}\"}}", escape(&metrics.version));
-    family(
-        "kat_build_info",
-        "gauge",
-        "Version of KAT.",
-        vec![(build, "1".to_owned())],
-    );
-    family(
-        "kat_leader",
-        "gauge",
-        "1 while this machine leads.",
-        one(u8::from(metrics.leader).to_string()),
-    );
-    family(
-        "kat_store_revision",
-        "gauge",
-        "Revision of the store that is shown.",
-        one(metrics.revision.to_string()),
-    );
-    family(
-        "kat_workloads",
-        "gauge",
-        "Workloads by phase.",
-        by_phase(&metrics.workloads),
-    );
-    family(
-        "kat_instances",
-        "gauge",
-        "Instances by phase.",
-        by_phase(&metrics.instances),
-    );
-    family(
-        "kat_nodes",
-        "gauge",
-        "Machines by phase.",
-        by_phase(&metrics.nodes),
-    );
-    let ages = metrics.heartbeat_age_seconds.iter();
-    let ages = ages.map(|(node, age)| (format!("{{node=\"{}\"}}", escape(node)), age.to_string()));
-    family(
-        "kat_heartbeat_age_seconds",
-        "gauge",
-        "Seconds since a machine's last report.",
-        ages.collect(),
-    );
-    family(
-        "kat_events",
-        "gauge",
-        "Events kept.",
-        one(metrics.events.to_string()),
-    );
-    family(
-        "kat_api_streams",
-        "gauge",
-        "Open watches and log streams.",
-        one(metrics.streams.to_string()),
-    );
-    let name = "kat_api_request_duration_seconds";
-    let _ = writeln!(
-        text,
-        "# HELP {name} Seconds to the head of an answer.\n# TYPE {name} histogram"
-    );
-    for ((method, route, status), latency) in calls {
-        let labels = format!(
-            "method=\"{method}\",route=\"{}\",status=\"{status}\"",
-            escape(route)
-        );
-        for (count, bound) in latency.buckets.iter().zip(BUCKETS) {
-            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
-        }
-        let _ = writeln!(
-            text,
-            "{name}_bucket{{{labels},le=\"+Inf\"}} {}",
-            latency.count
-        );
-        let _ = writeln!(text, "{name}_sum{{{labels}}} {}", latency.seconds);
-        let _ = writeln!(text, "{name}_count{{{labels}}} {}", latency.count);
-    }
-    text
-}
-
-fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prometheus_counts_cumulatively() {
-        let counters = Counters::default();
-        for milliseconds in [1, 20, 700] {
-            counters.count("GET", "/version", 200, Duration::from_millis(milliseconds));
-        }
-        let metrics = Metrics {
-            heartbeat_age_seconds: BTreeMap::from([("n1".to_owned(), 1.5)]),
-            ..Metrics::default()
-        };
-        let text = prometheus_text(&metrics, &counters.all());
-        let line = |bound: &str, count: u32| {
-            let wanted = format!(
-                "kat_api_request_duration_seconds_bucket{{method=\"GET\",route=\"/version\",status=\"200\",le=\"{bound}\"}} {count}\n"
-            );
-            assert!(text.contains(&wanted), "{wanted} is missing in\n{text}");
-        };
-        line("0.001", 1);
-        line("0.05", 2);
-        line("1", 3);
-        line("+Inf", 3);
-        assert!(text.contains("kat_heartbeat_age_seconds{node=\"n1\"} 1.5\n"));
-        for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let (_, value) = line.rsplit_once(' ').unwrap();
-            assert!(value.parse::<f64>().is_ok(), "{line}");
-        }
     }
 }

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use crate::{
     access::authentication::Caller,
-    apply::{exceeded, put, quota_defaults},
+    apply::{exceeded, put, quota_defaults, route_claims},
     context::{Api, WriteDecision},
     errors::ApiError,
     extract::{JSON, PathParameters, QueryParameters, WriteRequest},
@@ -202,6 +202,7 @@ impl SecretWrite {
                 metadata,
             )));
         }
+        route_claims::check_values(snapshot, key, &values)?;
         let others = snapshot.secrets.keys();
         let others = others.filter(|other| other.namespace == key.namespace);
         if stored.is_none() && others.count() >= NAMESPACE_LIMIT {

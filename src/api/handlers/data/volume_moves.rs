@@ -21,6 +21,7 @@ use kat_plan::{
 };
 use kat_types::{
     api::{NodePhase, VolumeMovePhase as Phase, VolumeMoveRequest, WriteOutcome},
+    assignment::is_machine_slot,
     reason::EventReason,
     store::{
         keys,
@@ -279,6 +280,11 @@ fn movable<'s>(
     if record.deleting {
         return Err(refuse(format!(
             "the data of volume `{key}` is being removed"
+        )));
+    }
+    if key.slot().is_some_and(is_machine_slot) {
+        return Err(refuse(format!(
+            "volume `{key}` belongs to the instance of a DaemonService on its machine, which runs nowhere else"
         )));
     }
     let shares = |node: &str| status(snapshot, node).is_some_and(|status| status.volume_shared);

@@ -9,8 +9,9 @@ use serde::Deserialize;
 use crate::{
     access::{authentication::Caller, authorization::CORE_NAMESPACE},
     apply::{
-        put,
+        missing_namespaces, put, readers,
         removal::{is_to_mark, mark_deleting},
+        route_claims,
     },
     context::{Api, WriteDecision},
     errors::ApiError,
@@ -22,15 +23,18 @@ use crate::{
     view::namespace_metadata,
     watch::{ListQuery, answer},
 };
+use kat_bundle as bundle;
 use kat_plan::{EventLog, Snapshot};
 use kat_types::{
     api::{EventKind, NamespaceRequest, ObjectKind, ObjectReference, WriteOutcome},
     reason::EventReason,
     resource::{
-        API_VERSION, Amounts, NamespaceMetadata, QuotaResource, default_namespace,
+        API_VERSION, Amounts, MOST_ALLOWED_NAMESPACES, NamespaceAccess, NamespaceIsolation,
+        NamespaceMetadata, QuotaResource, default_namespace,
         name::{check_namespace, check_new_namespace},
     },
     store::{
+        ingress::NAMESPACE_HOSTS,
         keys,
         records::NamespaceRecord,
         transaction::{Compare, WriteOperation},
@@ -70,6 +74,13 @@ pub(crate) async fn create(
     check(&asked)?;
     let create = NamespaceCreation {
         metadata: asked.metadata,
+        settings: asked.spec.map(|spec| NamespaceSettings {
+            access: NamespaceAccess {
+                isolation: spec.isolation,
+                allow_namespaces: spec.allow_namespaces,
+            },
+            ingress_hosts: spec.ingress_hosts,
+        }),
         request,
         uid: (api.config.new_uid)(),
         now: api.now(),
@@ -153,6 +164,28 @@ fn check(request: &NamespaceRequest) -> Result<(), ApiError> {
     }
     check_namespace(&request.metadata.name)
         .map_err(|error| ApiError::invalid(format!("metadata.name: {error}")))?;
+    let allowed = request.spec.iter().flat_map(|spec| &spec.allow_namespaces);
+    if allowed.clone().count() > MOST_ALLOWED_NAMESPACES {
+        return Err(ApiError::invalid(format!(
+            "spec.allowNamespaces: at most {MOST_ALLOWED_NAMESPACES} namespaces are allowed; `*` stands for all"
+        )));
+    }
+    for name in allowed.filter(|name| *name != "*") {
+        check_namespace(name)
+            .map_err(|error| ApiError::invalid(format!("spec.allowNamespaces: {error}")))?;
+    }
+    let hosts = request.spec.iter().flat_map(|spec| &spec.ingress_hosts);
+    for list in hosts {
+        if list.len() > NAMESPACE_HOSTS {
+            return Err(ApiError::invalid(format!(
+                "spec.ingressHosts: at most {NAMESPACE_HOSTS} hosts are allowed"
+            )));
+        }
+        for host in list {
+            bundle::check_route_host(host)
+                .map_err(|error| ApiError::invalid(format!("spec.ingressHosts: {error}")))?;
+        }
+    }
     let labels = &request.metadata.labels;
     let long = |text: &String| text.chars().count() > MAX_LABEL;
     if labels.len() > MAX_LABELS
@@ -167,15 +200,35 @@ fn check(request: &NamespaceRequest) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// What `spec` of `namespace.kat` sets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct NamespaceSettings {
+    /// Who may reach its workloads.
+    access: NamespaceAccess,
+    /// Hosts that its routes may have; all if absent.
+    ingress_hosts: Option<Vec<String>>,
+}
+
+impl NamespaceSettings {
+    fn of(record: &NamespaceRecord) -> Self {
+        Self {
+            access: record.access.clone(),
+            ingress_hosts: record.ingress_hosts.clone(),
+        }
+    }
+}
+
 struct NamespaceCreation {
     metadata: NamespaceMetadata,
+    /// Its settings; `None` leaves them as they are.
+    settings: Option<NamespaceSettings>,
     request: WriteRequest,
     uid: String,
     now: Timestamp,
 }
 
 impl NamespaceCreation {
-    /// Creates the namespace or changes its labels; the same labels change nothing.
+    /// Creates the namespace or changes it; the same labels and access change nothing.
     fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
         let name = &self.metadata.name;
         let stored = snapshot.namespaces.get(name);
@@ -186,6 +239,22 @@ impl NamespaceCreation {
             check_new_namespace(name)
                 .map_err(|error| ApiError::invalid(format!("metadata.name: {error}")))?;
         }
+        let before = stored.map(|stored| NamespaceSettings::of(&stored.value));
+        let before = before.unwrap_or_default();
+        let settings = self.settings.as_ref().unwrap_or(&before);
+        let changes_settings = *settings != before;
+        if changes_settings {
+            readers::check_namespace_access(snapshot)?;
+        }
+        let changes_access = settings.access != before.access;
+        let changes_hosts = settings.ingress_hosts != before.ingress_hosts;
+        if let Some(hosts) = settings.ingress_hosts.as_ref().filter(|_| changes_hosts) {
+            route_claims::check_ingress_hosts(snapshot, name, hosts)?;
+        }
+        let NamespaceSettings {
+            access,
+            ingress_hosts,
+        } = settings.clone();
         let (record, outcome) = match stored {
             None => (
                 NamespaceRecord {
@@ -195,6 +264,8 @@ impl NamespaceCreation {
                     created: self.now,
                     deleting: false,
                     quota: Default::default(),
+                    access,
+                    ingress_hosts,
                 },
                 WriteOutcome::Created,
             ),
@@ -204,7 +275,7 @@ impl NamespaceCreation {
                     "wait until it is gone",
                 ));
             }
-            Some(stored) if stored.value.labels == self.metadata.labels => {
+            Some(stored) if !changes_settings && stored.value.labels == self.metadata.labels => {
                 let metadata = namespace_metadata(name, &stored.value, stored.revision);
                 return Ok(WriteDecision::Done(WriteResult::of(
                     "Namespace",
@@ -215,6 +286,8 @@ impl NamespaceCreation {
             Some(stored) => (
                 NamespaceRecord {
                     labels: self.metadata.labels.clone(),
+                    access,
+                    ingress_hosts,
                     ..stored.value.clone()
                 },
                 WriteOutcome::Updated,
@@ -223,6 +296,11 @@ impl NamespaceCreation {
         let before = stored.map_or(0, |stored| stored.revision);
         let metadata = namespace_metadata(name, &record, before);
         let mut result = WriteResult::of("Namespace", outcome, metadata);
+        if changes_access {
+            let names = record.access.allow_namespaces.iter();
+            let names: Vec<_> = names.filter(|name| *name != "*").cloned().collect();
+            result.warnings = missing_namespaces(snapshot, &names);
+        }
         if self.request.query.dry_run {
             return Ok(WriteDecision::Done(result));
         }
@@ -236,7 +314,13 @@ impl NamespaceCreation {
         } else {
             EventReason::Updated
         };
-        let message = format!("{} by {}", outcome, self.request.caller);
+        let (reason, message) = match changes_access {
+            true if stored.is_some() => (
+                EventReason::NamespaceAccessSet,
+                format!("{} by {}", access_text(&record.access), self.request.caller),
+            ),
+            _ => (reason, format!("{} by {}", outcome, self.request.caller)),
+        };
         operations.extend(event(
             snapshot,
             self.now,
@@ -245,11 +329,38 @@ impl NamespaceCreation {
             &record.uid,
             message,
         ));
+        let mut conditions = vec![Compare::ModRevision(key, before)];
+        if let Some(members) = snapshot.members.as_ref().filter(|_| changes_settings) {
+            // A machine with an older reader may become a member at this moment.
+            let key = keys::MEMBERS.to_owned();
+            conditions.push(Compare::ModRevision(key, members.revision));
+        }
+        if changes_hosts {
+            // A workload may get one of the hosts at this moment.
+            let key = keys::INGRESS_CLAIMS.to_owned();
+            conditions.push(Compare::ModRevision(key.clone(), snapshot.claims_revision));
+            operations.push(WriteOperation::Put(key, Vec::new()));
+        }
         Ok(WriteDecision::Write {
-            conditions: vec![Compare::ModRevision(key, before)],
+            conditions,
             operations,
             outcome: result,
         })
+    }
+}
+
+/// Who may reach the workloads of a namespace, in words.
+fn access_text(access: &NamespaceAccess) -> String {
+    let names = &access.allow_namespaces;
+    match access.isolation {
+        NamespaceIsolation::Shared => "it was opened to all namespaces".to_owned(),
+        NamespaceIsolation::Private if names.iter().any(|name| name == "*") => {
+            "it was opened to all namespaces".to_owned()
+        }
+        NamespaceIsolation::Private if names.is_empty() => {
+            "it was closed to other namespaces".to_owned()
+        }
+        NamespaceIsolation::Private => format!("it was opened to {} alone", names.join(", ")),
     }
 }
 
@@ -415,5 +526,52 @@ impl NamespaceRemoval<'_> {
             operations,
             outcome: true,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extract::{Precondition, WriteQuery};
+    use kat_types::store::{members::ClusterMembers, revisions::Stored, snapshot::StoredState};
+
+    fn conditions(snapshot: &Snapshot, allowed: &[&str]) -> Vec<Compare> {
+        let creation = NamespaceCreation {
+            metadata: NamespaceMetadata {
+                name: "crew".to_owned(),
+                labels: Default::default(),
+            },
+            settings: Some(NamespaceSettings {
+                access: NamespaceAccess {
+                    allow_namespaces: allowed.iter().map(|name| (*name).to_owned()).collect(),
+                    ..NamespaceAccess::default()
+                },
+                ingress_hosts: None,
+            }),
+            request: WriteRequest {
+                caller: Caller::Anonymous,
+                precondition: Precondition::Nothing,
+                query: WriteQuery::default(),
+            },
+            uid: "uid".to_owned(),
+            now: Timestamp::UNIX_EPOCH,
+        };
+        match creation.decide(snapshot).unwrap() {
+            WriteDecision::Write { conditions, .. } => conditions,
+            WriteDecision::Done(_) => panic!("it writes"),
+        }
+    }
+
+    /// A machine that does not know the settings may become a member at the same moment.
+    #[test]
+    fn settings_of_a_namespace_are_written_for_the_members_that_were_looked_at_alone() {
+        let mut snapshot = Snapshot::from(StoredState::default());
+        snapshot.members = Some(Stored {
+            revision: 7,
+            value: ClusterMembers::default(),
+        });
+        let members = Compare::ModRevision(keys::MEMBERS.to_owned(), 7);
+        assert!(conditions(&snapshot, &["web"]).contains(&members));
+        assert!(!conditions(&snapshot, &[]).contains(&members));
     }
 }

@@ -15,7 +15,10 @@ use crate::{
     context::{Api, WriteDecision},
     errors::ApiError,
     extract::{JsonBody, PathParameters, WriteRequest},
-    handlers::workloads::workload_objects::{WriteResult, item, missing},
+    handlers::workloads::{
+        jobs,
+        workload_objects::{WriteResult, item, missing},
+    },
     view::{workload_metadata, workload_version},
 };
 use kat_bundle as bundle;
@@ -27,6 +30,7 @@ use kat_types::{
         ScaleRequest, WriteOutcome,
     },
     reason::EventReason,
+    resource::WorkloadType,
     store::{
         keys,
         records::WorkloadMeta,
@@ -181,18 +185,120 @@ pub(crate) async fn scale(
     JsonBody(ScaleRequest { replicas }): JsonBody<ScaleRequest>,
 ) -> Result<Response, ApiError> {
     let change = |_: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry| {
-        let files = with_replicas(&present(entry), replicas).ok_or_else(|| {
-            ApiError::conflict(
-                format!("workload.kat of `{key}` has no spec.replicas that could be changed"),
-                "apply its folder with another number",
-            )
-        })?;
+        refuse_daemon(key, entry)?;
+        let files = with_number(key, entry, replicas)?;
         Ok((
             submission::of_changed(&files, &present(entry))?,
             ApplyCause::Scaled { to: replicas },
         ))
     };
     write(&api, place, &request, change).await
+}
+
+/// Writes 0 replicas, and remembers the number of before. A stopped workload stays as it is. A Job is
+/// suspended.
+pub(crate) async fn stop(
+    State(api): State<Arc<Api>>,
+    PathParameters(place): WorkloadPath,
+    request: WriteRequest,
+) -> Result<Response, ApiError> {
+    if let Some(key) = job(&api, &place)? {
+        return jobs::set_suspended(&api, &key, request, true).await;
+    }
+    let change = |_: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry| {
+        let before = stoppable(key, entry)?;
+        let files = with_number(key, entry, 0)?;
+        Ok((
+            submission::of_changed(&files, &present(entry))?,
+            ApplyCause::Stopped { before },
+        ))
+    };
+    write(&api, place, &request, change).await
+}
+
+/// Writes the number of replicas of before the stop. A workload that is not stopped stays as it is.
+pub(crate) async fn start(
+    State(api): State<Arc<Api>>,
+    PathParameters(place): WorkloadPath,
+    request: WriteRequest,
+) -> Result<Response, ApiError> {
+    if let Some(key) = job(&api, &place)? {
+        return jobs::set_suspended(&api, &key, request, false).await;
+    }
+    let change = |_: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry| {
+        let before = stoppable(key, entry)?;
+        let stopped = entry.meta.value.stopped.as_ref();
+        let replicas = stopped.map_or(before, |stopped| stopped.replicas.max(1));
+        let files = match stopped {
+            Some(_) => with_number(key, entry, replicas)?,
+            None => present(entry),
+        };
+        Ok((
+            submission::of_changed(&files, &present(entry))?,
+            ApplyCause::Started { replicas },
+        ))
+    };
+    write(&api, place, &request, change).await
+}
+
+/// The workload's key, if it is a Job, which is suspended instead of stopped.
+fn job(api: &Api, place: &(String, String)) -> Result<Option<WorkloadKey>, ApiError> {
+    let (namespace, name) = place;
+    let key = WorkloadKey::new(namespace, name);
+    let snapshot = api.snapshot()?;
+    let entry = snapshot.workloads.get(&key);
+    let parsed = entry.and_then(|entry| entry.parsed.as_ref().ok());
+    Ok(parsed
+        .is_some_and(|parsed| parsed.job.is_some())
+        .then_some(key))
+}
+
+/// The number of replicas of a workload that can be stopped and started.
+fn stoppable(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<u32, ApiError> {
+    let parsed = entry.parsed.as_ref().map_err(|reason| {
+        ApiError::conflict(
+            format!("the stored files of `{key}` cannot be read: {reason}"),
+            "apply its folder again",
+        )
+    })?;
+    let spec = &parsed.workload.spec;
+    match spec.kind {
+        WorkloadType::Service => Ok(spec.replicas.unwrap_or(1)),
+        WorkloadType::DaemonService => Err(is_daemon(key)),
+        WorkloadType::Job => Err(ApiError::conflict(
+            format!("`{key}` is a Job, which has no instances to stop between its runs"),
+            "send the request again: a Job is suspended instead",
+        )),
+    }
+}
+
+fn refuse_daemon(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<(), ApiError> {
+    let parsed = entry.parsed.as_ref().ok();
+    let kind = parsed.map(|parsed| parsed.workload.spec.kind);
+    match kind == Some(WorkloadType::DaemonService) {
+        true => Err(is_daemon(key)),
+        false => Ok(()),
+    }
+}
+
+fn is_daemon(key: &WorkloadKey) -> ApiError {
+    ApiError::conflict(
+        format!("`{key}` is a DaemonService, which has one instance on each machine that matches"),
+        "labels of machines and nodeSelector select its machines; `katcall delete` ends all of it",
+    )
+}
+
+fn with_number(
+    key: &WorkloadKey,
+    entry: &WorkloadEntry,
+    replicas: u32,
+) -> Result<Vec<SourceFile>, ApiError> {
+    with_replicas(&present(entry), replicas).ok_or_else(|| {
+        ApiError::conflict(
+            format!("workload.kat of `{key}` has no spec.replicas that could be changed"),
+            "apply its folder with another number",
+        )
+    })
 }
 
 pub(crate) async fn set_image(
@@ -224,7 +330,13 @@ pub(crate) async fn restart(
     let at = restarted_at.get().ok_or_else(|| {
         ApiError::invalid("restartedAt: expected a time such as `2026-11-20T10:00:00Z`".to_owned())
     })?;
-    let change = |_: &Snapshot, _: &WorkloadKey, entry: &WorkloadEntry| {
+    let change = |_: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry| {
+        if entry.meta.value.stopped.is_some() {
+            return Err(ApiError::conflict(
+                format!("`{key}` is stopped, so it has no instances to replace"),
+                &format!("`katcall start {key}` starts it"),
+            ));
+        }
         let files = present(entry);
         let submission = submission::of_changed(&files, &files)?;
         Ok((submission, ApplyCause::Restarted { at }))
@@ -358,7 +470,7 @@ pub(super) fn find<'a>(
         .ok_or_else(|| missing(snapshot, key))
 }
 
-fn not_deleting(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<(), ApiError> {
+pub(super) fn not_deleting(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<(), ApiError> {
     if !entry.meta.value.deleting {
         return Ok(());
     }
@@ -368,7 +480,6 @@ fn not_deleting(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<(), ApiError
     ))
 }
 
-/// The present files.
 /// The present files of a workload.
 pub(super) fn present(entry: &WorkloadEntry) -> Vec<SourceFile> {
     let files = entry.files.iter();

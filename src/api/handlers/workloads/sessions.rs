@@ -30,7 +30,7 @@ use crate::{
 };
 use kat_plan::Snapshot;
 use kat_types::{
-    api::{CONTENT_TYPE, ExecRequest, NodeUsage},
+    api::{CONTENT_TYPE, ExecRequest, NodeMeasurements, NodeUsage},
     encoding::frames::{Frames, InputFrame, OutputFrame, SessionFrame},
     store::snapshot::InstanceEntry,
 };
@@ -89,7 +89,7 @@ pub type InputFrames = Pin<Box<dyn Stream<Item = InputFrame> + Send>>;
 /// Output to the caller; the last one is [`OutputFrame::Exit`] or [`OutputFrame::Failed`].
 pub type OutputFrames = Pin<Box<dyn Stream<Item = OutputFrame> + Send>>;
 
-/// Starts sessions with instances, and reads their resource usage.
+/// Starts sessions with instances, and reads their resource usage and what their machines measure.
 #[async_trait]
 pub trait InstanceSessions: Send + Sync + 'static {
     /// Starts a session with one instance. It ends when the returned stream is dropped. `caller` is
@@ -109,6 +109,13 @@ pub trait InstanceSessions: Send + Sync + 'static {
         node: &str,
         instances: &[InstanceEntry],
     ) -> Result<NodeUsage, SessionError>;
+
+    /// What machine `node` measures of itself. The implementation bounds how often it is measured.
+    async fn measurements(&self, node: &str) -> Result<NodeMeasurements, SessionError> {
+        Err(SessionError::Unavailable(format!(
+            "the machine `{node}` is not measured"
+        )))
+    }
 }
 
 /// Query parameters of `exec`: JSON, so that the command's words arrive unchanged.

@@ -12,7 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     access::authentication::Caller,
-    apply::{ApplyCause, WorkloadWrite, image_pins, preview, removal::WorkloadRemoval, submission},
+    apply::{
+        ApplyCause, WorkloadWrite, image_pins, preview, removal::WorkloadRemoval, route_claims,
+        submission,
+    },
     context::Api,
     errors::ApiError,
     extract::{PathParameters, QueryParameters, WriteRequest},
@@ -75,9 +78,15 @@ impl WriteResult {
         let failed = failed.filter(|image| !image.problem.is_empty());
         let warnings = failed.map(|image| format!("image {}: {}", image.reference, image.problem));
         Self {
-            warnings: warnings.collect(),
+            warnings: self.warnings.into_iter().chain(warnings).collect(),
             ..self
         }
+    }
+
+    /// The result with further warnings.
+    pub(crate) fn with_warnings(mut self, warnings: Vec<String>) -> Self {
+        self.warnings.extend(warnings);
+        self
     }
 
     /// The response; `revision` is that of the write, if something was written.
@@ -224,13 +233,19 @@ async fn apply(
     };
     apply.looked = image_pins::look_up_images(api, &apply).await?;
     let looked = apply.looked.as_ref();
+    let snapshot = api.snapshot()?;
+    let routes = &apply.submission.routes;
+    let of_routes =
+        route_claims::warnings(&snapshot, &apply.submission.namespace, routes, apply.now);
     if query.dry_run {
         let previewed = preview::of(api, &apply).await?;
-        return Ok(previewed.with_image_warnings(looked).answer(None));
+        let previewed = previewed.with_image_warnings(looked);
+        return Ok(previewed.with_warnings(of_routes).answer(None));
     }
     let _turn = api.growth.take(&apply.submission.namespace).await;
     let (written, revision) = api.write(|snapshot| apply.decide(snapshot)).await?;
-    Ok(written.with_image_warnings(looked).answer(revision))
+    let written = written.with_image_warnings(looked);
+    Ok(written.with_warnings(of_routes).answer(revision))
 }
 
 pub(crate) async fn delete(

@@ -124,6 +124,18 @@ pub(super) fn around(field: &Field) -> Value {
         "spec.ingress[].stripPrefix" => {
             document["spec"]["ingress"][0]["path"] = json!("/shop");
         }
+        "spec.ingress[].plainHTTP" => {
+            document["spec"]["ingress"][0]["tls"] = json!(true);
+        }
+        "spec.ingress[].servicePort" => {
+            document["spec"]["ports"] = json!([{"containerPort": 8080}, {"containerPort": 8081}]);
+        }
+        "spec.ingress[].forwardAuth.port" => {
+            document["spec"]["ports"] =
+                json!([{"containerPort": 8080}, {"containerPort": 8081}, {"containerPort": 9091}]);
+            document["spec"]["ingress"][0]["forwardAuth"] =
+                json!({"workload": "base", "port": 8080});
+        }
         "spec.ingress[].servicePortName" => {
             document["spec"]["ports"][0]["name"] = json!("web");
         }
@@ -202,12 +214,13 @@ pub(super) fn decode_as(kind: DocumentKind, document: &Value, mode: DecodeMode) 
                 .iter()
                 .map(|workload| serde_json::to_string(workload).unwrap());
             let shown = format!(
-                "{:?} {:?} {:?} {:?} {:?}",
+                "{:?} {:?} {:?} {:?} {:?} {:?}",
                 variables.collect::<Vec<_>>(),
                 bundle.load_balancer,
                 bundle.job,
                 bundle.build,
-                bundle.namespace
+                bundle.namespace,
+                bundle.routes
             );
             Ok((shown, found))
         }
@@ -261,6 +274,9 @@ pub(super) fn another(field: &Field, with: &Value) -> Value {
         return other;
     }
     let value = match (field.value, json_of(field.example)) {
+        // The workload has this port too.
+        _ if field.path == "spec.ingress[].servicePort" => json!(8081),
+        _ if field.path == "spec.virtualAddresses[].address" => json!("192.0.2.8/24"),
         (FieldType::Word(words), example) => {
             let word = words.iter().find(|word| example != **word).unwrap();
             json!(word)

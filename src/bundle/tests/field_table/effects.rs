@@ -22,7 +22,9 @@ use kat_render::{RenderSettings, Renderer};
 use kat_store::mirror::MirrorEntries;
 use kat_types::{
     api::{InstancePhase, InstanceReport, NodeReport, NodeResources, Taint},
-    assignment::{ASSIGNMENT_SCHEMA, Assignment, DesiredMeta, DesiredRun, WorkloadUser},
+    assignment::{
+        ASSIGNMENT_SCHEMA, Assignment, DesiredMeta, DesiredRun, FIRST_MACHINE_SLOT, WorkloadUser,
+    },
     resource::{
         Bytes, Container, HostPort, MilliCpu, OnPartition, Port, Protocol, ResourceList,
         RestartCondition, RestartPolicy, TaintEffect, WorkloadType,
@@ -36,7 +38,7 @@ use kat_types::{
 };
 
 /// Fields on which neither a unit nor a decision depends, and where each of them is used.
-const SHOWN_ONLY: [(&str, &str); 4] = [
+const SHOWN_ONLY: [(&str, &str); 5] = [
     (
         "spec.ports[].name",
         "`describe`, and the workload's service address",
@@ -48,6 +50,10 @@ const SHOWN_ONLY: [(&str, &str); 4] = [
     (
         "spec.ports[].protocol",
         "`describe`, and the workload's service address",
+    ),
+    (
+        "spec.ingress[].servicePortName",
+        "another word for the number of the same port",
     ),
     (
         "spec.container.resources.requests.storage",
@@ -181,6 +187,7 @@ impl Store {
                     on_partition,
                     health_check,
                     volumes,
+                    machine_access,
                     ..
                 } = &assignment;
                 let drain = assignment.drain();
@@ -188,13 +195,15 @@ impl Store {
                 let hosts: Vec<_> = hosts.collect();
                 writeln!(
                     shown,
-                    "{key} {on_partition:?} {health_check:?} {drain:?} {hosts:?}"
+                    "{key} {on_partition:?} {health_check:?} {drain:?} {hosts:?} {machine_access:?}"
                 )
                 .unwrap();
                 shown.push_str(&rendered(value));
             } else if key.starts_with(keys::WORKLOAD_STATUS)
                 || key.starts_with(keys::VOLUMES)
                 || key.ends_with("/base/meta")
+                || key.ends_with("/base/access")
+                || (key.starts_with(keys::NODE_DESIRED) && key.contains("/routes/"))
             {
                 writeln!(shown, "{key} {}", String::from_utf8_lossy(value)).unwrap();
             }
@@ -215,6 +224,8 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
             created: Timestamp::UNIX_EPOCH,
             deleting: false,
             quota: Default::default(),
+            access: Default::default(),
+            ingress_hosts: None,
         },
     );
     let mut reports = BTreeMap::new();
@@ -256,6 +267,7 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
         deletes_volumes: false,
         paused: false,
         restarted: None,
+        stopped: None,
         image: Default::default(),
     };
     store.put(keys::workload_meta("default", "base"), &meta);
@@ -276,7 +288,8 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
 }
 
 /// The result of a rollout that replaces an earlier version and does not become healthy: at once,
-/// after 400 s, and after a day.
+/// after 400 s, and after a day. The earlier version has eight instances on one machine, or of a
+/// DaemonService one on each of three machines.
 fn rolled(files: &[SourceFile]) -> String {
     let mut store = Store::default();
     let large = Machine {
@@ -284,12 +297,11 @@ fn rolled(files: &[SourceFile]) -> String {
         memory: 65_536,
         ..PLAIN
     };
-    store.put(keys::registration("n0"), &registration("n0", &large));
-    let subnet = b"10.100.0.0/24".to_vec();
-    store.write(&WriteOperation::Put(
-        keys::network_node("n0", "subnet"),
-        subnet,
-    ));
+    let is_daemon = files.iter().any(|file| file.text.contains("DaemonService"));
+    let kind = match is_daemon {
+        true => WorkloadType::DaemonService,
+        false => WorkloadType::Service,
+    };
     for file in files {
         for key in [
             keys::manifest("default", "base", &file.name),
@@ -309,34 +321,54 @@ fn rolled(files: &[SourceFile]) -> String {
     store.put(keys::archive_meta("default", "base", 1), &earlier);
     let status = json!({"schema": 1, "good": [1]});
     store.put(keys::workload_status("default", "base"), &status);
-    let mut reported = report("n0", &large);
-    let mut spoken = NodeReport::clone(&reported.report);
-    for slot in 0..8 {
-        let id = format!("base-aaaa{slot}");
-        let old = Assignment {
-            instance: id.clone(),
-            slot,
-            address: [10, 100, 0, 200 + u8::try_from(slot).unwrap()].into(),
-            ..instance("base")
+    let mut reports = BTreeMap::new();
+    let machines: u8 = if is_daemon { 3 } else { 1 };
+    for machine in 0..machines {
+        let name = format!("n{machine}");
+        store.put(keys::registration(&name), &registration(&name, &large));
+        let subnet = format!("10.100.{machine}.0/24");
+        store.write(&WriteOperation::Put(
+            keys::network_node(&name, "subnet"),
+            subnet.into_bytes(),
+        ));
+        let slots = match is_daemon {
+            true => {
+                let slot = FIRST_MACHINE_SLOT + u32::from(machine);
+                slot..slot + 1
+            }
+            false => 0..8,
         };
-        store.put(keys::desired_instance("n0", &id), &old);
-        spoken.workload_instances.push(InstanceReport {
-            instance_id: id,
-            phase: InstancePhase::Running,
-            ..InstanceReport::default()
-        });
+        let mut reported = report(&name, &large);
+        let mut spoken = NodeReport::clone(&reported.report);
+        for (last, slot) in (200..).zip(slots.clone()) {
+            let id = format!("base-aaa{machine}{}", slot % 10);
+            let old = Assignment {
+                instance: id.clone(),
+                slot,
+                workload_type: kind,
+                address: [10, 100, machine, last].into(),
+                ..instance("base")
+            };
+            store.put(keys::desired_instance(&name, &id), &old);
+            spoken.workload_instances.push(InstanceReport {
+                instance_id: id,
+                phase: InstancePhase::Running,
+                ..InstanceReport::default()
+            });
+        }
+        let list = DesiredMeta {
+            schema: 1,
+            revision: 1,
+            count: slots.len(),
+            changed: None,
+        };
+        store.put(keys::desired_meta(&name), &list);
+        reported.report = Arc::new(spoken);
+        reports.insert(name, reported);
     }
-    let list = DesiredMeta {
-        schema: 1,
-        revision: 1,
-        count: 8,
-        changed: None,
-    };
-    store.put(keys::desired_meta("n0"), &list);
-    reported.report = Arc::new(spoken);
     let observed = ObservedReports {
         leading_for: Duration::from_secs(3600),
-        reports: BTreeMap::from([("n0".to_owned(), reported)]),
+        reports,
     };
     let times = [0, 400, 86_500].into_iter();
     times.map(|at| store.planned_at(&observed, at)).collect()
@@ -376,11 +408,13 @@ fn instance(workload: &str) -> Assignment {
         },
         created: None,
         on_partition: OnPartition::Keep,
+        machine_access: Vec::new(),
         volumes: Vec::new(),
         carried: None,
         wanted: DesiredRun::Running,
         secrets: None,
         logins: None,
+        run: None,
         not_understood: None,
     }
 }
@@ -485,9 +519,14 @@ fn every_accepted_field_of_a_workload_changes_a_unit_or_a_decision() {
         if decode(field, &without).is_err() {
             without = another(field, &with);
         }
-        let differs = worlds().iter().any(|machines| {
-            outcome(&files(field, &with), machines) != outcome(&files(field, &without), machines)
-        }) || rolled(&files(field, &with)) != rolled(&files(field, &without));
+        // The rollout has other machines for each of the two types.
+        let rolls_alike = field.path == "spec.type"
+            || rolled(&files(field, &with)) == rolled(&files(field, &without));
+        let differs = !rolls_alike
+            || worlds().iter().any(|machines| {
+                outcome(&files(field, &with), machines)
+                    != outcome(&files(field, &without), machines)
+            });
         let shown_only = SHOWN_ONLY.iter().any(|(path, _)| *path == field.path);
         if differs == shown_only {
             wrong.push(format!(

@@ -3,6 +3,7 @@
 mod expand;
 pub(crate) mod local;
 pub(crate) mod prune;
+mod start_order;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,8 +20,12 @@ use crate::{
     wait,
     wait::AwaitedWorkload,
 };
+use kat_bundle::Class;
 use kat_client::{ClientError, Deletion};
-use kat_types::api::{ApplyResult, WorkloadItem, WriteOutcome};
+use kat_types::{
+    api::{ApplyResult, WorkloadItem, WriteOutcome},
+    store::ingress::OutsideRoute,
+};
 use local::{FolderObject, FolderUse, PreparedFolder};
 
 pub(crate) async fn run<'run>(
@@ -161,8 +166,12 @@ impl ApplyCounts {
 fn checked(console: &Console, folders: &[PreparedFolder]) -> Result<u8, CliError> {
     for content in folders.iter().flat_map(|folder| &folder.contents) {
         let (kind, name) = match content {
-            FolderObject::Namespace(namespace) => ("namespace", &namespace.metadata.name),
-            FolderObject::Workload { name, .. } => ("workload", name),
+            FolderObject::Namespace(namespace) => ("namespace", namespace.metadata.name.clone()),
+            FolderObject::Route(route) => {
+                let name = OutsideRoute::name(&route.spec.host, &route.spec.path);
+                ("route", name)
+            }
+            FolderObject::Workload { name, .. } => ("workload", name.clone()),
         };
         console.line(&format!("{kind}/{name} is valid"))?;
     }
@@ -177,7 +186,8 @@ async fn wait_for_all(
     timeout: Duration,
 ) -> Result<(), CliError> {
     for target in targets {
-        wait::until_running(session, target, started, timeout).await?;
+        wait::until_running(session, target.clone(), started, timeout).await?;
+        wait::until_certificates(session, &target, started, timeout).await?;
     }
     Ok(())
 }
@@ -191,6 +201,7 @@ pub(crate) async fn send(
     let client = &session.client;
     Ok(match content {
         FolderObject::Namespace(namespace) => client.create_namespace(namespace, dry_run).await?,
+        FolderObject::Route(route) => client.put_route(route, dry_run).await?,
         FolderObject::Workload { namespace, name } => {
             let archive = folder.archive.clone();
             let applied = client.apply(namespace, name, archive, dry_run, None);
@@ -213,5 +224,29 @@ pub(crate) fn explain(error: CliError, folder: &PreparedFolder, console: &Consol
         .iter()
         .map(|detail| local::excerpt(detail, &folder.path, &folder.sources, colour))
         .collect();
-    local::mistakes(&excerpts, &format!("`{}`", folder.path))
+    // katcall has read the files itself before, as strictly as a server of its own version does.
+    let is_of_reader = |detail: &serde_json::Value| {
+        let word = detail.get("class").and_then(serde_json::Value::as_str);
+        let classes = [
+            Class::Shape,
+            Class::Type,
+            Class::Unknown,
+            Class::Missing,
+            Class::NotYet,
+        ];
+        classes.iter().any(|class| word == Some(class.as_str()))
+    };
+    let place = format!("`{}`", folder.path);
+    match (
+        details.iter().any(is_of_reader),
+        local::mistakes(&excerpts, &place),
+    ) {
+        (true, CliError::Diagnostics { text, message }) => CliError::Diagnostics {
+            text,
+            message: format!(
+                "{message}. This katcall reads the files, so the server runs another version of KAT: `katcall version` shows both"
+            ),
+        },
+        (_, mistakes) => mistakes,
+    }
 }

@@ -28,6 +28,7 @@ use kat_client::Deletion;
 use kat_types::{
     api::{NamespaceItem, NodeItem, VolumeItem, VolumePhase, WorkloadItem},
     resource::named_kind::NamedKind,
+    store::ingress::OutsideRoute,
 };
 
 pub(crate) const DELETED: CommandKinds = CommandKinds {
@@ -37,6 +38,7 @@ pub(crate) const DELETED: CommandKinds = CommandKinds {
         NamedKind::Node,
         NamedKind::Volume,
         NamedKind::Secret,
+        NamedKind::Route,
     ],
     bare: BareName::Refused,
 };
@@ -106,9 +108,24 @@ async fn named(session: &CliSession<'_>, object: &Reference) -> Result<DeletedOb
             Ok(DeletedObject::Volume(named))
         }
         Some(NamedKind::Secret) => Ok(DeletedObject::Secret(SecretName::of(object))),
-        Some(NamedKind::Instance | NamedKind::Event | NamedKind::Token) | None => Err(
-            CliError::usage(format!("`{object}` is nothing that can be deleted")),
-        ),
+        Some(NamedKind::Route) => {
+            let (host, path) = match name.split_once('/') {
+                Some((host, path)) => (host.to_owned(), format!("/{path}")),
+                None => (name, "/".to_owned()),
+            };
+            Ok(DeletedObject::Route { host, path })
+        }
+        Some(
+            NamedKind::Instance
+            | NamedKind::Job
+            | NamedKind::Run
+            | NamedKind::Event
+            | NamedKind::Token
+            | NamedKind::Address,
+        )
+        | None => Err(CliError::usage(format!(
+            "`{object}` is nothing that can be deleted"
+        ))),
     }
 }
 
@@ -156,11 +173,23 @@ fn confirm_selected(
 
 /// An object to delete.
 enum DeletedObject {
-    Workload { namespace: String, name: String },
-    Namespace { name: String },
-    Node { name: String },
+    Workload {
+        namespace: String,
+        name: String,
+    },
+    Namespace {
+        name: String,
+    },
+    Node {
+        name: String,
+    },
     Volume(VolumeName),
     Secret(SecretName),
+    /// A route to something outside KAT.
+    Route {
+        host: String,
+        path: String,
+    },
 }
 
 /// Such as `workload/web`.
@@ -172,6 +201,9 @@ impl fmt::Display for DeletedObject {
             Self::Node { name } => (NamedKind::Node, plain(name)),
             Self::Volume(named) => (NamedKind::Volume, plain(&named.without_namespace())),
             Self::Secret(named) => (NamedKind::Secret, plain(&named.name)),
+            Self::Route { host, path } => {
+                (NamedKind::Route, plain(&OutsideRoute::name(host, path)))
+            }
         };
         write!(formatter, "{}/{name}", kind.singular())
     }
@@ -183,7 +215,9 @@ impl DeletedObject {
         let (cascades, has_volumes) = match self {
             Self::Workload { .. } => (false, true),
             Self::Namespace { .. } => (true, true),
-            Self::Node { .. } | Self::Volume(_) | Self::Secret(_) => (false, false),
+            Self::Node { .. } | Self::Volume(_) | Self::Secret(_) | Self::Route { .. } => {
+                (false, false)
+            }
         };
         if arguments.cascade && !cascades {
             return Err(CliError::usage("`--cascade` is for namespaces only"));
@@ -205,7 +239,9 @@ impl DeletedObject {
                 .filter(|item| item.status.phase != VolumePhase::Released)
                 .collect(),
             Self::Namespace { name } => present.in_namespace(name).collect(),
-            Self::Node { .. } | Self::Volume(_) | Self::Secret(_) => Vec::new(),
+            Self::Node { .. } | Self::Volume(_) | Self::Secret(_) | Self::Route { .. } => {
+                Vec::new()
+            }
         }
     }
 }
@@ -219,7 +255,10 @@ async fn present(
     let namespaces = things.iter().filter_map(|thing| match thing {
         DeletedObject::Workload { namespace, .. } => Some(namespace.as_str()),
         DeletedObject::Namespace { name } => Some(name.as_str()),
-        DeletedObject::Node { .. } | DeletedObject::Volume(_) | DeletedObject::Secret(_) => None,
+        DeletedObject::Node { .. }
+        | DeletedObject::Volume(_)
+        | DeletedObject::Secret(_)
+        | DeletedObject::Route { .. } => None,
     });
     match PresentVolumes::of(session, namespaces).await {
         Err(_) if !arguments.volumes => Ok(PresentVolumes::default()),
@@ -235,9 +274,15 @@ fn of_folders(
 ) -> Result<Vec<DeletedObject>, CliError> {
     let colour = session.console.error_colour;
     let folders = local::prepare_all(&arguments.files, FolderUse::Delete, colour)?;
-    let last = folders
-        .into_iter()
-        .filter_map(|mut folder| folder.contents.pop());
+    let last = folders.into_iter().flat_map(|mut folder| {
+        let is_route = |content: &FolderObject| matches!(content, FolderObject::Route(_));
+        // A folder has routes or a workload.
+        if folder.contents.iter().any(is_route) {
+            folder.contents.retain(is_route);
+            return folder.contents;
+        }
+        folder.contents.pop().into_iter().collect()
+    });
     Ok(last
         .map(|content| match content {
             FolderObject::Workload { namespace, name } => {
@@ -246,8 +291,32 @@ fn of_folders(
             FolderObject::Namespace(namespace) => DeletedObject::Namespace {
                 name: namespace.metadata.name,
             },
+            FolderObject::Route(route) => DeletedObject::Route {
+                host: route.spec.host,
+                path: route.spec.path,
+            },
         })
         .collect())
+}
+
+/// Deletes a route to something outside KAT. That of a workload goes with its file.
+async fn route(
+    session: &CliSession<'_>,
+    thing: &DeletedObject,
+    host: &str,
+    path: &str,
+) -> Result<(), CliError> {
+    match session.client.delete_route(host, path).await {
+        Ok(()) => session.console.line(&format!("{thing} deleted")),
+        Err(error) if error.is_not_found() => {
+            let error =
+                CliError::not_found(format!("there is no {thing} to something outside KAT"));
+            Err(error.hinted(
+                "a route of a workload ends when its VirtualLoadBalancer.kat is applied without it",
+            ))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A run of the command.
@@ -270,6 +339,7 @@ impl DeleteRun<'_> {
             }
             DeletedObject::Secret(named) => return secret::delete(session, named).await,
             DeletedObject::Node { name } => return node(session, name).await,
+            DeletedObject::Route { host, path } => return route(session, thing, host, path).await,
         }
         let of_it = thing.volumes(&self.present);
         if !self.arguments.volumes {

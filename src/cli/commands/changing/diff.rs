@@ -51,7 +51,7 @@ pub(crate) async fn run<'run>(
                 namespace: namespace.clone(),
                 name: name.clone(),
             }),
-            FolderObject::Namespace(_) => None,
+            FolderObject::Namespace(_) | FolderObject::Route(_) => None,
         });
         let Some(workload) = workload else {
             let path = plain(&folder.path);

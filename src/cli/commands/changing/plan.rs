@@ -62,12 +62,7 @@ pub(crate) async fn print_plan(
                 .map_err(|error| explain(error, folder, console))?;
             if let Some(units) = shows_units(view) {
                 let workload = matches!(content, FolderObject::Workload { .. });
-                console.print(&show::changes_of_item(
-                    &result,
-                    workload,
-                    units,
-                    console.colour,
-                ))?;
+                console.print(&show::changes_of_item(&result, workload, units, console))?;
                 console.warnings(&result.warnings);
             }
             results.push(result);

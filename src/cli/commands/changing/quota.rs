@@ -3,13 +3,18 @@
 use clap::{Args, Subcommand};
 
 use crate::{CliSession, commands::reading::get, errors::CliError, references};
+use kat_client::ClientError;
 use kat_types::{
-    api::NamespaceItem,
-    resource::{Amounts, QuotaResource},
+    api::{ApplyResult, NamespaceAccessRequest, NamespaceItem, NamespaceRequest},
+    resource::{Amounts, NamespaceIsolation, NamespaceMetadata, QuotaResource},
 };
 
 /// Most tries of a change that conflicts with changes of the same namespace by others.
 const ATTEMPTS: usize = 5;
+/// The settings besides quotas.
+const ISOLATION: &str = "isolation";
+const ALLOW_NAMESPACES: &str = "allowNamespaces";
+const INGRESS_HOSTS: &str = "ingressHosts";
 
 #[derive(Debug, Args)]
 pub(crate) struct NamespaceArgs {
@@ -19,57 +24,127 @@ pub(crate) struct NamespaceArgs {
 
 #[derive(Debug, Subcommand)]
 enum NamespacesCommand {
-    /// Set quotas of a namespace; other quotas stay
+    /// Set quotas of a namespace, and which others may reach its workloads; other settings stay
     ///
     /// Quotas are workloads, instances, cpu, memory, volumes, secrets, secretBytes, fileBytes and events. What exceeds
-    /// one already stays; only growth is refused.
-    Set(QuotaSetArgs),
+    /// one already stays; only growth is refused. `isolation` is Private or Shared (reached by all namespaces), and
+    /// `allowNamespaces` has the names of other namespaces that may reach this one's workloads, with commas between them.
+    /// `ingressHosts` has the hosts that its routes may have, such as `*.shop.example.org`; all, or none.
+    Set(NamespaceSetArgs),
 }
 
 #[derive(Debug, Args)]
-struct QuotaSetArgs {
+struct NamespaceSetArgs {
     /// Name of the namespace
     #[arg(value_parser = references::namespace)]
     name: String,
-    /// Quotas and amounts, such as instances=10 or memory=8Gi; QUOTA=none removes a quota
-    #[arg(required = true, value_name = "QUOTA=AMOUNT", value_parser = parse)]
-    changes: Vec<QuotaEdit>,
+    /// Settings and their values, such as instances=10, memory=8Gi, isolation=Shared or allowNamespaces=web,ops;
+    /// SETTING=none removes a quota or all allowed namespaces
+    #[arg(required = true, value_name = "SETTING=VALUE", value_parser = parse)]
+    changes: Vec<NamespaceEdit>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct QuotaEdit {
-    counted: QuotaResource,
-    amount: Option<u64>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum NamespaceEdit {
+    Quota {
+        counted: QuotaResource,
+        amount: Option<u64>,
+    },
+    Isolation(NamespaceIsolation),
+    AllowNamespaces(Vec<String>),
+    /// `None` for all hosts.
+    IngressHosts(Option<Vec<String>>),
 }
 
-fn parse(text: &str) -> Result<QuotaEdit, String> {
-    let (word, amount) = text
+fn parse(text: &str) -> Result<NamespaceEdit, String> {
+    let (word, value) = text
         .split_once('=')
-        .ok_or_else(|| format!("`{text}` is not `QUOTA=AMOUNT`"))?;
+        .ok_or_else(|| format!("`{text}` is not `SETTING=VALUE`"))?;
+    match word {
+        ISOLATION => return isolation(value).map(NamespaceEdit::Isolation),
+        ALLOW_NAMESPACES => return allowed(value).map(NamespaceEdit::AllowNamespaces),
+        INGRESS_HOSTS => return hosts(value).map(NamespaceEdit::IngressHosts),
+        _ => {}
+    }
     let counted = QuotaResource::of_word(word).ok_or_else(|| {
         let words = QuotaResource::ALL.map(QuotaResource::word).join(", ");
-        format!("`{word}` is no quota; quotas are {words}")
+        format!(
+            "`{word}` is no setting; settings are {ISOLATION}, {ALLOW_NAMESPACES}, {INGRESS_HOSTS}, and the quotas {words}"
+        )
     })?;
-    let amount = match amount {
+    let amount = match value {
         "none" => None,
         amount => Some(counted.read(amount).map_err(|error| error.to_string())?),
     };
-    Ok(QuotaEdit { counted, amount })
+    Ok(NamespaceEdit::Quota { counted, amount })
 }
 
-fn after(before: &Amounts, changes: &[QuotaEdit]) -> Amounts {
+fn isolation(value: &str) -> Result<NamespaceIsolation, String> {
+    match value {
+        "Private" => Ok(NamespaceIsolation::Private),
+        "Shared" => Ok(NamespaceIsolation::Shared),
+        other => Err(format!("`{other}` is neither Private nor Shared")),
+    }
+}
+
+fn allowed(value: &str) -> Result<Vec<String>, String> {
+    if value == "none" {
+        return Ok(Vec::new());
+    }
+    let names = value.split(',').map(|name| match name {
+        "*" => Ok(name.to_owned()),
+        name => references::namespace(name),
+    });
+    names.collect()
+}
+
+fn hosts(value: &str) -> Result<Option<Vec<String>>, String> {
+    if value == "all" {
+        return Ok(None);
+    }
+    if value == "none" {
+        return Ok(Some(Vec::new()));
+    }
+    let hosts = value.split(',').map(|host| {
+        kat_bundle::check_route_host(host)?;
+        Ok(host.to_owned())
+    });
+    hosts.collect::<Result<_, String>>().map(Some)
+}
+
+fn quota_after(before: &Amounts, changes: &[NamespaceEdit]) -> Amounts {
     let mut quota = *before;
     for change in changes {
-        quota.set(change.counted, change.amount);
+        if let NamespaceEdit::Quota { counted, amount } = change {
+            quota.set(*counted, *amount);
+        }
     }
     quota
+}
+
+/// Who may reach the namespace after the changes.
+fn access_after(item: &NamespaceItem, changes: &[NamespaceEdit]) -> NamespaceAccessRequest {
+    let mut access = NamespaceAccessRequest {
+        isolation: item.spec.isolation,
+        allow_namespaces: item.spec.allow_namespaces.clone(),
+        ingress_hosts: item.spec.ingress_hosts.clone(),
+    };
+    for change in changes {
+        match change {
+            NamespaceEdit::Quota { .. } => {}
+            NamespaceEdit::Isolation(isolation) => access.isolation = *isolation,
+            NamespaceEdit::AllowNamespaces(names) => access.allow_namespaces.clone_from(names),
+            NamespaceEdit::IngressHosts(hosts) => access.ingress_hosts.clone_from(hosts),
+        }
+    }
+    access
 }
 
 pub(crate) async fn run(
     session: &CliSession<'_>,
     arguments: &NamespaceArgs,
 ) -> Result<(), CliError> {
-    let NamespacesCommand::Set(QuotaSetArgs { name, changes }) = &arguments.command;
+    let NamespacesCommand::Set(NamespaceSetArgs { name, changes }) = &arguments.command;
     for _ in 0..ATTEMPTS {
         let item = match session.client.namespace(name).await {
             Ok(item) => item,
@@ -77,16 +152,12 @@ pub(crate) async fn run(
                 return Err(get::missing::<NamespaceItem>(session, error, None, name).await);
             }
         };
-        let quota = after(&item.spec.quota, changes);
-        let version = &item.metadata.resource_version;
-        match session
-            .client
-            .set_namespace_quota(name, &quota, version)
-            .await
-        {
+        match set(session, name, &item, changes).await {
             Ok(result) => {
                 let line = format!("namespace/{name} {}", result.outcome);
-                return session.console.line(&line);
+                session.console.line(&line)?;
+                session.console.warnings(&result.warnings);
+                return Ok(());
             }
             Err(error) if error.status() == Some(412) => {}
             Err(error) => return Err(error.into()),
@@ -95,6 +166,52 @@ pub(crate) async fn run(
     Err(CliError::failed(format!(
         "others keep changing namespace `{name}`; nothing was changed"
     )))
+}
+
+/// Sends the changes. Quotas and access are two requests, of which the second depends on the first.
+async fn set(
+    session: &CliSession<'_>,
+    name: &str,
+    item: &NamespaceItem,
+    changes: &[NamespaceEdit],
+) -> Result<ApplyResult, ClientError> {
+    let client = &session.client;
+    let has_quota = |change: &NamespaceEdit| matches!(change, NamespaceEdit::Quota { .. });
+    let version = &item.metadata.resource_version;
+    let mut quota_set = None;
+    if changes.iter().any(has_quota) {
+        let quota = quota_after(&item.spec.quota, changes);
+        let result = client.set_namespace_quota(name, &quota, version).await?;
+        quota_set = Some(result);
+    }
+    if let Some(result) = quota_set.take_if(|_| changes.iter().all(has_quota)) {
+        return Ok(result);
+    }
+    let metadata = NamespaceMetadata {
+        name: name.to_owned(),
+        labels: item.metadata.labels.clone(),
+    };
+    let request = NamespaceRequest {
+        api_version: None,
+        kind: None,
+        metadata,
+        spec: Some(access_after(item, changes)),
+    };
+    let version = match &quota_set {
+        Some(result) => &result.metadata.resource_version,
+        None => version,
+    };
+    client.set_namespace(&request, version).await
+}
+
+/// Which other namespaces may reach the workloads of a namespace, in words.
+pub(crate) fn reached_by(isolation: NamespaceIsolation, allowed: &[String]) -> String {
+    let all = isolation == NamespaceIsolation::Shared || allowed.iter().any(|name| name == "*");
+    match (all, allowed) {
+        (true, _) => "all namespaces".to_owned(),
+        (false, []) => "itself".to_owned(),
+        (false, names) => names.join(", "),
+    }
 }
 
 /// The use of each quota, and of resources without one: `instances 3 of 10`.
@@ -125,7 +242,7 @@ mod tests {
             .iter()
             .map(|text| parse(text).unwrap())
             .collect();
-        let quota = after(&before, &changes);
+        let quota = quota_after(&before, &changes);
         let used = Amounts {
             instances: Some(3),
             volumes: Some(1),
@@ -148,6 +265,37 @@ mod tests {
             "instances=1.5",
             "memory=much",
             "cpu=",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+    #[test]
+    fn what_is_not_named_of_who_may_reach_a_namespace_stays() {
+        let mut item = NamespaceItem {
+            kind: "Namespace".to_owned(),
+            metadata: kat_types::api::Metadata::default(),
+            spec: kat_types::api::NamespaceSpec::default(),
+            status: kat_types::api::NamespaceStatus::default(),
+        };
+        item.spec.allow_namespaces = vec!["ops".to_owned()];
+        let after = |texts: &[&str]| {
+            let edits: Vec<_> = texts.iter().map(|text| parse(text).unwrap()).collect();
+            let access = access_after(&item, &edits);
+            reached_by(access.isolation, &access.allow_namespaces)
+        };
+        assert_eq!(after(&["workloads=3"]), "ops");
+        assert_eq!(after(&["isolation=Shared"]), "all namespaces");
+        assert_eq!(after(&["allowNamespaces=web,ops"]), "web, ops");
+        assert_eq!(after(&["allowNamespaces=*"]), "all namespaces");
+        assert_eq!(
+            after(&["allowNamespaces=none", "isolation=Private"]),
+            "itself"
+        );
+        for wrong in [
+            "isolation=",
+            "isolation=shared",
+            "allowNamespaces=",
+            "allowNamespaces=A,b",
         ] {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }

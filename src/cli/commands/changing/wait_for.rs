@@ -120,7 +120,15 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &WaitArgs) -> Resul
                 volumes::named(session, object).await?;
                 until::<VolumeItem>(session, object, what, deadline).await
             }
-            Some(NamedKind::Event | NamedKind::Token) | None => Err(CliError::usage(format!(
+            Some(
+                NamedKind::Route
+                | NamedKind::Job
+                | NamedKind::Run
+                | NamedKind::Event
+                | NamedKind::Token
+                | NamedKind::Address,
+            )
+            | None => Err(CliError::usage(format!(
                 "`{object}` has no state to wait for"
             ))),
         }

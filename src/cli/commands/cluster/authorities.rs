@@ -36,8 +36,36 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &CaArgs) -> Result<
         CaCommand::List { output } => list(session, *output).await,
         CaCommand::Rotate(arguments) => rotate(session, arguments).await,
         CaCommand::Exposed { output } => exposed(session, *output).await,
+        CaCommand::Trust => trust(session).await,
         CaCommand::Migrate { without } => migrate(session, without).await,
     }
+}
+
+/// How machines and browsers come to trust a certificate in `kat-ingress.crt`.
+const TRUST: &str = "Debian, Ubuntu:  sudo cp kat-ingress.crt /usr/local/share/ca-certificates/ && sudo update-ca-certificates
+Fedora, RHEL:    sudo cp kat-ingress.crt /etc/pki/ca-trust/source/anchors/ && sudo update-ca-trust
+Firefox:         Settings, Certificates, Authorities, Import: trust it for websites
+curl, once:      curl --cacert kat-ingress.crt https://HOST/";
+
+async fn trust(session: &CliSession<'_>) -> Result<(), CliError> {
+    let console = session.console;
+    let authority = session.client.ingress_authority().await?;
+    if authority.certificate.is_empty() {
+        return Err(
+            CliError::not_found("KAT's own authority for ingress has not been made yet").hinted(
+                "it is made for the first route with `tls: true` and a host in internalDomains",
+            ),
+        );
+    }
+    console.print(&authority.certificate)?;
+    let domains: Vec<String> = authority.domains.iter().map(|one| plain(one)).collect();
+    console.note(&format!(
+        "it can issue certificates for {} and names below them, and for no others; SHA-256 {}",
+        domains.join(", "),
+        plain(&authority.fingerprint)
+    ));
+    console.note(&format!("with it in kat-ingress.crt:\n{TRUST}"));
+    Ok(())
 }
 
 async fn list(session: &CliSession<'_>, format: OutputFormat) -> Result<(), CliError> {
@@ -57,7 +85,9 @@ async fn list(session: &CliSession<'_>, format: OutputFormat) -> Result<(), CliE
             .try_for_each(|one| console.line(&format!("authority/{}", plain(&one.name)))),
         OutputFormat::Table | OutputFormat::Wide => {
             let wide = format == OutputFormat::Wide;
-            console.print(&table(&authorities, wide, Timestamp::now()).render(console.colour))
+            let table = table(&authorities, wide, Timestamp::now());
+            let width = console.width.filter(|_| !wide);
+            console.print(&table.within(width).render(console.colour))
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
 };
 use kat_bundle::{
     DocumentKind,
-    fields::{self, Field},
+    fields::{self, Field, FieldStatus},
     nearest_name,
     settings::{ClusterSetting, SettingRule, fixed_settings},
 };
@@ -97,14 +97,34 @@ async fn get(
     Ok(())
 }
 
+/// The fields of settings.
+fn of_spec() -> impl Iterator<Item = &'static Field> {
+    let fields = fields::all().filter(|field| field.kind == DocumentKind::ClusterConfiguration);
+    fields.filter(|field| field.parent() == SPEC)
+}
+
+/// The names of all settings, or of those that a running cluster can change.
+pub(crate) fn setting_names(changeable: bool) -> impl Iterator<Item = &'static str> {
+    let is_fixed = |name: &str| {
+        ClusterSetting::of(name)
+            .is_some_and(|setting| matches!(setting.change, SettingRule::Fixed { .. }))
+    };
+    of_spec()
+        .filter(|field| field.status != FieldStatus::NotYet)
+        .map(Field::name)
+        .filter(move |name| !changeable || !is_fixed(name))
+}
+
 /// The field of a setting, by its name with or without `spec.`.
 fn field(key: &str) -> Result<&'static Field, CliError> {
     let name = key.strip_prefix("spec.").unwrap_or(key);
-    let of_spec = || {
-        let fields = fields::all().filter(|field| field.kind == DocumentKind::ClusterConfiguration);
-        fields.filter(|field| field.parent() == SPEC)
-    };
-    of_spec().find(|field| field.name() == name).ok_or_else(|| {
+    // A setting within another one is written `ingress.accessLog`.
+    let mut all = fields::all().filter(|field| field.kind == DocumentKind::ClusterConfiguration);
+    let within = all.find(|field| {
+        let path = field.path.strip_prefix(SPEC);
+        path.and_then(|path| path.strip_prefix('.')) == Some(name) && !name.contains("[]")
+    });
+    within.ok_or_else(|| {
         let hint = match nearest_name(name, of_spec().map(Field::name)) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "`katcall explain cluster.spec` lists them all".to_owned(),
@@ -119,6 +139,7 @@ fn field(key: &str) -> Result<&'static Field, CliError> {
 
 /// A setting with its new value.
 struct SettingEdit {
+    /// Such as `mtu` or `ingress.accessLog`.
     name: &'static str,
     /// As it is written in `cluster.kat`; `None` for the default.
     value: Option<Value>,
@@ -147,7 +168,7 @@ impl SettingEdit {
         if let Some(ClusterSetting {
             change: SettingRule::Fixed { why, instead },
             name,
-        }) = ClusterSetting::of(field.name())
+        }) = ClusterSetting::of(field.name()).filter(|_| field.parent() == SPEC)
         {
             return Err(
                 CliError::failed(format!("spec.{name} stays as it was at init: {why}"))
@@ -155,7 +176,7 @@ impl SettingEdit {
             );
         }
         Ok(Self {
-            name: field.name(),
+            name: field.path.trim_start_matches("spec."),
             value,
         })
     }
@@ -169,9 +190,19 @@ fn edited(configuration: &ClusterConfiguration, edits: &[SettingEdit]) -> Result
     let mut none = Map::new();
     let spec = spec.unwrap_or(&mut none);
     for edit in edits {
+        let (parents, name) = edit.name.rsplit_once('.').unwrap_or(("", edit.name));
+        let mut within = &mut *spec;
+        for parent in parents.split('.').filter(|parent| !parent.is_empty()) {
+            let entry = within.entry(parent);
+            let entry = entry.or_insert_with(|| Value::Object(Map::new()));
+            let Some(inner) = entry.as_object_mut() else {
+                return Err(CliError::failed(format!("{parent} is no mapping")));
+            };
+            within = inner;
+        }
         match &edit.value {
-            Some(value) => drop(spec.insert(edit.name.to_owned(), value.clone())),
-            None => drop(spec.remove(edit.name)),
+            Some(value) => drop(within.insert(name.to_owned(), value.clone())),
+            None => drop(within.remove(name)),
         }
     }
     output::yaml::document(&tree)
@@ -375,6 +406,7 @@ async fn history(session: &CliSession<'_>, format: Option<DocumentFormat>) -> Re
             Cell::new(output::or_dash(&changes.join(", "))),
         ]);
     }
+    let table = table.within(console.width);
     console.print(&table.render(console.colour))?;
     let Some(waiting) = &known.waiting else {
         return Ok(());
@@ -407,23 +439,43 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_settings_that_can_change_are_told_from_the_fixed_ones() {
+        let all: Vec<_> = setting_names(false).collect();
+        let changeable: Vec<_> = setting_names(true).collect();
+        for name in ["mtu", "apiPort"] {
+            assert!(all.contains(&name), "{name}");
+        }
+        assert!(changeable.contains(&"mtu"), "{changeable:?}");
+        assert!(!changeable.contains(&"apiPort"), "{changeable:?}");
+        for name in changeable {
+            assert!(SettingEdit::unset(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
     fn edits_are_made_together_and_only_known_settings_are_taken() {
         let before = ClusterConfiguration::default();
         let edits = [
             SettingEdit::set("nodeLossTimeoutSeconds=90").unwrap(),
             SettingEdit::set("spec.backupPath=/srv/kat").unwrap(),
             SettingEdit::unset("mtu").unwrap(),
+            SettingEdit::set("ingress.accessLog=true").unwrap(),
+            SettingEdit::set("ingress.internalDomains=[\"corp.lan\"]").unwrap(),
+            SettingEdit::unset("ingress.trustedProxies").unwrap(),
         ];
         let text = edited(&before, &edits).unwrap();
         let after = kat_bundle::parse_cluster(&text, FILE).unwrap();
         let mut expected = before.clone();
         expected.spec.node_loss_timeout_seconds = 90;
         expected.spec.backup_path = "/srv/kat".to_owned();
+        expected.spec.ingress.access_log = true;
+        expected.spec.ingress.internal_domains = Some(vec!["corp.lan".to_owned()]);
         assert_eq!(after, expected);
         assert!(check(&text, &before, false).is_ok());
         for (wrong, part) in [
             ("nodeLossTimeout=90", "is no setting"),
             ("mtu", "is not `KEY=VALUE`"),
+            ("ingress.log=true", "is no setting"),
             ("apiPort=9000", "stays as it was at init"),
         ] {
             let error = SettingEdit::set(wrong).err().unwrap().to_string();

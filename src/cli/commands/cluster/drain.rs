@@ -2,6 +2,8 @@
 
 mod state;
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use crate::{
@@ -18,11 +20,16 @@ use kat_client::{ListChange, RequestPath};
 use kat_types::api::{InstanceItem, NodeItem, WorkloadItem};
 use state::DrainWait;
 
+/// Time without any change after which a drain is not waited for any more, where nothing that is left
+/// can move.
+const STANDSTILL: Duration = Duration::from_secs(30);
+
 /// Drains a machine, and waits until it is empty.
 ///
 /// Exits with 3 when the machine is removed from the cluster meanwhile; with 1 when it is
 /// uncordoned meanwhile, or the remaining instances belong to workloads that cannot be written; and
-/// with 5 after the timeout, with the remaining instances and their reasons.
+/// with 5 after the timeout, or when nothing that is left can move and nothing has changed for a while,
+/// with the remaining instances and their reasons.
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &DrainArgs) -> Result<(), CliError> {
     let started = Instant::now();
     let deadline = started + arguments.timeout;
@@ -41,10 +48,14 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &DrainArgs) -> Resu
     let mut progress = ProgressDisplay::start(session.console);
     let mut connection = ConnectionNotices::default();
     let mut state = DrainWait::new(name);
+    // Since when the same instances are left, none of which can move.
+    let mut standstill: Option<(Vec<String>, Instant)> = None;
     loop {
+        let ends = standstill.as_ref().map(|(_, since)| *since + STANDSTILL);
+        let ends = ends.map_or(deadline, |ends| ends.min(deadline));
         tokio::select! {
             biased;
-            () = tokio::time::sleep_until(deadline) => {
+            () = tokio::time::sleep_until(ends) => {
                 drop(progress);
                 return Err(deadline_error(session, &state, started));
             }
@@ -100,6 +111,10 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &DrainArgs) -> Resu
             ))
             .hinted("what is left cannot be written to the store: change or delete these workloads; everything else has moved"));
         }
+        standstill = state.standstill().map(|left| match standstill {
+            Some((before, since)) if before == left => (left, since),
+            _ => (left, Instant::now()),
+        });
         for line in state.news() {
             progress.note(&line);
         }

@@ -25,20 +25,28 @@ pub(crate) fn completion(console: &Console, arguments: &CompletionArgs) -> Resul
     })
 }
 
-/// Completes live names where clap knows only the kind of argument.
+/// Completes names where clap knows only the kind of argument. A word that ends in one of these signs
+/// is continued: `/`, `.`, `=`.
 const BASH: &str = r#"
 _katcall_live() {
     local word=${COMP_WORDS[COMP_CWORD]} name names=()
+    local -a before=("${COMP_WORDS[@]:1:COMP_CWORD-1}")
     _katcall "$@"
     [[ $word == -* ]] && return
+    # bash splits words at this sign.
+    if [[ $word == = ]]; then
+        before+=("=")
+        word=
+    fi
     while IFS= read -r name; do
         [[ $name == "$word"* ]] && names+=("$name")
-    done < <("${COMP_WORDS[0]}" __complete -- "${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null)
+    done < <("${COMP_WORDS[0]}" __complete "--current=$word" -- "${before[@]}" 2>/dev/null)
     ((${#names[@]})) || return 0
     COMPREPLY=("${names[@]}")
-    # A place in a container goes on with its path, and a path here may be meant.
-    if [[ ${names[0]} == *:/ ]]; then
-        compopt -o nospace 2>/dev/null
+    # The space after a word comes only where one is left.
+    [[ ${names[0]} == *[/.=] ]] && compopt -o nospace 2>/dev/null
+    # A path here may be meant, too.
+    if [[ ${names[*]} == *:/* ]]; then
         while IFS= read -r name; do
             [[ -d $name ]] && name+=/
             COMPREPLY+=("$name")
@@ -50,16 +58,18 @@ complete -F _katcall_live -o bashdefault -o default katcall
 "#;
 
 const ZSH: &str = r#"_katcall() {
-    local -a names
-    names=(${(f)"$($words[1] __complete -- ${words[2,CURRENT-1]} 2>/dev/null)"})
-    if (( $#names )) && [[ $words[CURRENT] != -* && $names[1] == *:/ ]]; then
-        compadd -S '' -a names
-        _files
-    elif (( $#names )) && [[ $words[CURRENT] != -* ]]; then
-        compadd -a names
-    else
+    local -a names open whole
+    names=(${(f)"$($words[1] __complete "--current=$words[CURRENT]" -- ${words[2,CURRENT-1]} 2>/dev/null)"})
+    if (( ! $#names )) || [[ $words[CURRENT] == -* ]]; then
         _katcall_words "$@"
+        return
     fi
+    open=(${(M)names:#*[/.=]})
+    whole=(${names:#*[/.=]})
+    (( $#open )) && compadd -S '' -a open
+    (( $#whole )) && compadd -a whole
+    (( ${#${(M)names:#*:/}} )) && _files
+    return 0
 }
 
 "#;
@@ -67,7 +77,8 @@ const ZSH: &str = r#"_katcall() {
 const FISH: &str = r#"
 function __katcall_live
     set -l words (commandline -opc)
-    katcall __complete -- $words[2..] 2>/dev/null
+    set -l current (commandline -ct)
+    katcall __complete "--current=$current" -- $words[2..] 2>/dev/null
 end
 complete -c katcall -f -k -a '(__katcall_live)'
 complete -c katcall -n '__fish_seen_subcommand_from cp' -F

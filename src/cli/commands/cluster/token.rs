@@ -216,7 +216,8 @@ async fn list(session: &CliSession<'_>, format: OutputFormat) -> Result<(), CliE
                 namespaces: false,
                 now: Timestamp::now(),
             };
-            console.print(&get::table(&tokens, columns).render(console.colour))
+            let table = get::table(&tokens, columns);
+            console.print(&table.within(console.width).render(console.colour))
         }
     }
 }

@@ -133,7 +133,7 @@ async fn list(
                     Cell::new(login),
                 ]);
             }
-            console.print(&table.render(console.colour))
+            console.print(&table.within(console.width).render(console.colour))
         }
     }
 }

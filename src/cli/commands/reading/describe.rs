@@ -1,7 +1,9 @@
 //! `katcall describe`: all details of objects, for people.
 
+mod address;
 mod instance;
 mod node;
+mod route;
 mod sheet;
 mod workload;
 
@@ -28,9 +30,12 @@ use crate::{
 use kat_client::{ClientError, KeyedItem as _};
 use kat_types::{
     api::{Event, EventFilter, HostPortStatus, List, NamespaceItem, ObjectKind, VolumeItem},
+    assignment::is_machine_slot,
     resource::named_kind::NamedKind,
 };
 
+pub(super) use address::found as virtual_address;
+pub(super) use route::found as routes_of;
 pub(crate) use sheet::Sheet;
 
 pub(crate) const DESCRIBED: CommandKinds = CommandKinds {
@@ -41,6 +46,8 @@ pub(crate) const DESCRIBED: CommandKinds = CommandKinds {
         NamedKind::Namespace,
         NamedKind::Secret,
         NamedKind::Volume,
+        NamedKind::Route,
+        NamedKind::Address,
     ],
     bare: BareName::Open,
 };
@@ -52,7 +59,7 @@ pub(crate) async fn run(
     let objects = references::objects(&arguments.words, DESCRIBED, &arguments.namespace)?;
     let printed = Cell::new(false);
     references::for_each(session.console, &objects, async |object| {
-        let mut sheet = Sheet::new(session.console.colour);
+        let mut sheet = Sheet::new(session.console);
         one(session, &mut sheet, object).await?;
         if printed.replace(true) {
             session.console.line("")?;
@@ -77,10 +84,11 @@ async fn one(
         NamedKind::Secret => secret::describe(session, sheet, &SecretName::of(object)).await,
         NamedKind::Namespace => namespaces(session, sheet, name).await,
         NamedKind::Volume => volume(session, sheet, object).await,
-        kind @ (NamedKind::Event | NamedKind::Token) => Err(CliError::usage(format!(
-            "a {} has nothing to describe",
-            kind.singular()
-        ))),
+        NamedKind::Route => route::describe(session, sheet, object).await,
+        NamedKind::Address => address::describe(session, sheet, name).await,
+        kind @ (NamedKind::Job | NamedKind::Run | NamedKind::Event | NamedKind::Token) => Err(
+            CliError::usage(format!("a {} has nothing to describe", kind.singular())),
+        ),
     }
 }
 
@@ -109,7 +117,8 @@ async fn volume(
     sheet.phase("phase", &volumes::state(&item), "");
     sheet.field("node", volumes::machine(&item));
     sheet.field("path", &status.path);
-    let slot = spec.slot.map(|slot| slot.to_string());
+    let slot = spec.slot.filter(|slot| !is_machine_slot(*slot));
+    let slot = slot.map(|slot| slot.to_string());
     sheet.field("replica", &slot.unwrap_or_default());
     sheet.field("reclaim", &word(&spec.reclaim));
     sheet.field("used by", &status.used_by.join(", "));
@@ -136,6 +145,15 @@ async fn namespaces(
     sheet.phase("phase", &word(&item.status.phase), "");
     sheet.labels(&item.metadata.labels);
     sheet.field("workloads", &item.status.workloads.to_string());
+    let reached_by = quota::reached_by(item.spec.isolation, &item.spec.allow_namespaces);
+    sheet.field("reached by", &reached_by);
+    if let Some(hosts) = &item.spec.ingress_hosts {
+        let hosts = match hosts.is_empty() {
+            true => "none".to_owned(),
+            false => hosts.join(", "),
+        };
+        sheet.field("hosts of routes", &hosts);
+    }
     sheet.age(item.metadata.creation_timestamp);
     let quotas = quota::lines(&item.spec.quota, &item.status.used);
     if !quotas.is_empty() {
@@ -177,7 +195,7 @@ fn volumes(
             now: sheet.now,
         };
         sheet.section("volumes");
-        sheet.table(&get::table(&items, columns));
+        sheet.table(get::table(&items, columns));
         for item in &items {
             let kept = item.status.kept.iter();
             for copy in kept.filter(|_| !namespaces) {
@@ -248,7 +266,7 @@ fn events(sheet: &mut Sheet, found: Result<Vec<Event>, ClientError>) {
                 now: Timestamp::now(),
             };
             sheet.section("events");
-            sheet.table(&get::table(events.get(last..).unwrap_or_default(), columns));
+            sheet.table(get::table(events.get(last..).unwrap_or_default(), columns));
         }
     }
 }

@@ -1,6 +1,9 @@
 //! `katcall explain`: describes a field of the `*.kat` files, from the table that the decoder and
 //! the JSON Schemas use, or the reason of a status, a condition or an event.
 
+mod lines;
+mod search;
+
 use std::collections::BTreeSet;
 
 use anstyle::Style;
@@ -13,6 +16,7 @@ use crate::{
     args::ExplainArgs,
     console::{Console, paint},
     errors::CliError,
+    output::wrapped,
 };
 use kat_bundle::{
     DocumentKind,
@@ -38,30 +42,118 @@ const FIRST_WORDS: [(&str, DocumentKind); 9] = [
 ];
 
 pub(crate) fn run(console: &Console, arguments: &ExplainArgs) -> Result<(), CliError> {
-    let Some(written) = &arguments.path else {
-        return console.print(&kinds());
+    // Completion proposes the path of a field that has fields with a dot at its end.
+    let written = arguments.path.as_deref();
+    let written = written.map(|path| path.strip_suffix('.').unwrap_or(path));
+    if let Some(text) = &arguments.search {
+        return search::run(console, text, written);
+    }
+    if arguments.recursive {
+        return console.print(&lines::tree(written, console.width, console.colour)?);
+    }
+    let Some(written) = written else {
+        return console.print(&wrapped(&kinds(), console.width));
     };
     if let Some(word) = written.strip_prefix(REASON_PREFIX) {
         let text = reason(word, console.colour).ok_or_else(|| unknown_reason(word))?;
-        return console.print(&text);
+        return console.print(&wrapped(&text, console.width));
     }
     // No reason has the name of a kind.
     if let Some(text) = reason(written, console.colour) {
-        return console.print(&text);
+        return console.print(&wrapped(&text, console.width));
     }
+    let place = place(written)?;
+    let kind = place.kind;
+    let mut text = match place.field {
+        Some(field) => head(written, field, console.colour),
+        None => format!("{} ({})\n", kind.file(), kind),
+    };
+    let below = fields::children(kind, place.path());
+    text.push_str(&table(&below.collect::<Vec<_>>(), console.colour));
+    console.print(&wrapped(&text, console.width))
+}
+
+/// What a path names: a kind of file, or a field of one.
+#[derive(Debug, Clone, Copy)]
+struct ExplainedPlace {
+    kind: DocumentKind,
+    /// `None` for the file as a whole.
+    field: Option<&'static Field>,
+}
+
+impl ExplainedPlace {
+    /// The path of the field in the table; empty for the file as a whole.
+    fn path(self) -> &'static str {
+        self.field.map_or("", |field| field.path)
+    }
+}
+
+/// The place of a path such as `workload.spec.replicas`.
+fn place(written: &str) -> Result<ExplainedPlace, CliError> {
     let (first, path) = written.split_once('.').unwrap_or((written, ""));
     let kind = kind_of(first)?;
     let field = match path {
         "" => None,
         path => Some(find(kind, first, path)?),
     };
-    let mut text = match field {
-        Some(field) => head(first, path, field, console.colour),
-        None => format!("{} ({})\n", kind.file(), kind),
+    Ok(ExplainedPlace { kind, field })
+}
+
+/// The word with which paths of a kind begin.
+fn first_word(kind: DocumentKind) -> &'static str {
+    let mut words = FIRST_WORDS.iter();
+    let found = words.find(|(_, other)| *other == kind);
+    found.map_or_else(|| kind.as_str(), |(word, _)| word)
+}
+
+/// The paths that may follow what is written of one, for completion: one step at a time, with a dot
+/// at the end where fields lie below. Reasons follow a capital letter or `reason/`.
+pub(crate) fn next_paths(written: &str) -> Vec<String> {
+    if written.starts_with(REASON_PREFIX) || written.starts_with(|one: char| one.is_uppercase()) {
+        let start = match written.starts_with(REASON_PREFIX) {
+            true => REASON_PREFIX,
+            false => "",
+        };
+        let words = all_reasons().into_iter();
+        return words.map(|(word, _)| format!("{start}{word}")).collect();
+    }
+    let Some((before, _)) = written.rsplit_once('.') else {
+        let mut told: Vec<DocumentKind> = Vec::new();
+        let mut words = Vec::new();
+        for (word, kind) in FIRST_WORDS {
+            if !told.contains(&kind) {
+                told.push(kind);
+                words.push(format!("{word}."));
+            }
+        }
+        return words;
     };
-    let below = fields::children(kind, field.map_or("", |field| field.path));
-    text.push_str(&table(&below.collect::<Vec<_>>(), console.colour));
-    console.print(&text)
+    let Ok(place) = place(before) else {
+        return Vec::new();
+    };
+    let below = fields::children(place.kind, place.path()).map(|field| {
+        let dot = match fields::children(place.kind, field.path).next() {
+            Some(_) => ".",
+            None => "",
+        };
+        format!("{before}.{}{dot}", field.name())
+    });
+    below.collect()
+}
+
+/// The paths of the fields with this name, as `katcall explain` takes them.
+fn fields_called(name: &str) -> Vec<String> {
+    let named = fields::all().filter(|field| field.name().eq_ignore_ascii_case(name));
+    named.map(full_path).collect()
+}
+
+/// The path of a field with its kind, as `katcall explain` takes it.
+fn full_path(field: &Field) -> String {
+    format!(
+        "{}.{}",
+        first_word(field.kind),
+        field.path.replace("[]", "")
+    )
 }
 
 fn kinds() -> String {
@@ -74,7 +166,9 @@ fn kinds() -> String {
         }
     }
     text.push_str(
-        "\nkatcall explain REASON, where the reason is that of a status, a condition or an event\n",
+        "\nkatcall explain REASON, where the reason is that of a status, a condition or an event\n\
+         katcall explain PATH --recursive, for all fields below\n\
+         katcall explain --search WORD, for the fields and reasons that have a word\n",
     );
     text
 }
@@ -182,10 +276,23 @@ fn kind_of(word: &str) -> Result<DocumentKind, CliError> {
     let names = FIRST_WORDS.iter().map(|(name, _)| *name);
     let error = CliError::usage(format!("there is no kind of file `{word}`"));
     let near = nearest_name(&small, names).or_else(|| nearest_reason(word));
-    Err(match near {
-        Some(near) => error.hinted(format!("did you mean `{near}`?")),
-        None => error.hinted("`katcall explain` lists them"),
+    let called = fields_called(word);
+    Err(match (called.as_slice(), near) {
+        ([only], _) => error.hinted(format!("a field has that name: `katcall explain {only}`")),
+        ([_, ..], _) => error.hinted(format!(
+            "fields have that name: `katcall explain --search {word}` lists them"
+        )),
+        ([], Some(near)) => error.hinted(format!("did you mean `{near}`?")),
+        ([], None) if is_plain_word(word) => error.hinted(format!(
+            "`katcall explain` lists them, `katcall explain --search {word}` searches all fields"
+        )),
+        ([], None) => error.hinted("`katcall explain` lists them"),
     })
+}
+
+/// Whether a hint may repeat a word as part of a command line.
+fn is_plain_word(word: &str) -> bool {
+    !word.is_empty() && word.len() <= 40 && word.bytes().all(|one| one.is_ascii_alphanumeric())
 }
 
 /// Finds the field at a path; the `[]` of lists may be left out.
@@ -210,8 +317,8 @@ fn find(kind: DocumentKind, first: &str, path: &str) -> Result<&'static Field, C
     found.ok_or_else(|| CliError::usage(format!("`{first}.{path}` names no field")))
 }
 
-fn head(first: &str, path: &str, field: &Field, colour: bool) -> String {
-    let title = paint(&format!("{first}.{path}"), Style::new().bold(), colour);
+fn head(path: &str, field: &Field, colour: bool) -> String {
+    let title = paint(path, Style::new().bold(), colour);
     let mut text = format!("{title}\n{}\n\n", field.description);
     let mut row = |name: &str, value: &str| text.push_str(&format!("{name:<10}{value}\n"));
     row("type", &field.value.to_string());
@@ -236,12 +343,20 @@ fn head(first: &str, path: &str, field: &Field, colour: bool) -> String {
 fn effect(field: &Field) -> Option<String> {
     match field.status {
         FieldStatus::Identity | FieldStatus::Effective => None,
-        FieldStatus::EffectiveFor(words) => Some(format!(
-            "of {} alone; the others are refused",
-            words.join(", ")
-        )),
         FieldStatus::NotYet => Some("none yet: what is not its default is refused".to_owned()),
     }
+}
+
+/// Whether a field consists of others, so that its default says nothing.
+fn is_structure(field: &Field) -> bool {
+    matches!(
+        field.value,
+        FieldType::Mapping
+            | FieldType::MappingOr(..)
+            | FieldType::BooleanOrMapping
+            | FieldType::List
+            | FieldType::ListOf(_)
+    )
 }
 
 fn table(below: &[&Field], colour: bool) -> String {
@@ -254,15 +369,7 @@ fn table(below: &[&Field], colour: bool) -> String {
         if field.required {
             remarks.push("must be written".to_owned());
         }
-        let structure = matches!(
-            field.value,
-            FieldType::Mapping
-                | FieldType::MappingOr(..)
-                | FieldType::BooleanOrMapping
-                | FieldType::List
-                | FieldType::ListOf(_)
-        );
-        if let Some(default) = field.default.filter(|_| !structure) {
+        if let Some(default) = field.default.filter(|_| !is_structure(field)) {
             remarks.push(format!("default {default}"));
         }
         if field.status == FieldStatus::NotYet {
@@ -291,6 +398,53 @@ mod tests {
         }
         let like = find(DocumentKind::Workload, "workload", "spec.sidecars.env.name").unwrap();
         assert_eq!(like.path, "spec.container.env[].name");
+    }
+
+    #[test]
+    fn completion_leads_to_every_field_and_every_proposal_is_explained() {
+        let mut found = BTreeSet::new();
+        let mut open = vec![String::new()];
+        while let Some(written) = open.pop() {
+            for path in next_paths(&written) {
+                let whole = path.strip_suffix('.').unwrap_or(&path);
+                let place = place(whole).unwrap();
+                // A list of containers has the fields of a container, and would be walked for ever
+                // only if one contained itself.
+                assert!(path.split('.').count() < 12, "{path}");
+                found.insert((place.kind, place.path()));
+                if path.ends_with('.') {
+                    open.push(path);
+                }
+            }
+        }
+        for field in fields::all() {
+            assert!(found.contains(&(field.kind, field.path)), "{}", field.path);
+        }
+        assert!(next_paths("workload.spec.").contains(&"workload.spec.replicas".to_owned()));
+        assert!(next_paths("workload.nothing.").is_empty());
+        assert!(next_paths("Cra").contains(&"CrashLoop".to_owned()));
+        assert!(next_paths("reason/").contains(&"reason/CrashLoop".to_owned()));
+    }
+
+    #[test]
+    fn a_field_without_its_kind_is_answered_with_its_path() {
+        for (word, hint) in [
+            ("onNodeLoss", "`katcall explain workload.spec.onNodeLoss`"),
+            ("onnodeloss", "`katcall explain workload.spec.onNodeLoss`"),
+            ("healthCheck", "`katcall explain"),
+            (
+                "mountPath",
+                "`katcall explain workload.spec.container.volumeMounts.mountPath`",
+            ),
+            ("firewall", "`katcall explain --search firewall`"),
+        ] {
+            let error = kind_of(word).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{word}");
+            let found = error.hint().unwrap_or_default();
+            assert!(found.contains(hint), "{word}: {found}");
+        }
+        let hint = kind_of("name\u{1b}[2J").unwrap_err().hint();
+        assert_eq!(hint.as_deref(), Some("`katcall explain` lists them"));
     }
 
     #[test]

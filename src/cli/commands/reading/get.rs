@@ -1,5 +1,6 @@
 //! `katcall get`: lists, single items, and their changes.
 
+mod job_rows;
 pub(crate) mod rows;
 mod watch;
 
@@ -25,12 +26,14 @@ use kat_bundle::nearest_name;
 use kat_client::{ClientError, KeyedItem, RequestPath};
 use kat_types::{
     api::{
-        Event, EventFilter, InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView,
-        VolumeItem, WorkloadItem,
+        Event, EventFilter, InstanceItem, List, NamespaceItem, NodeItem, RouteItem, RunItem,
+        SecretItem, TokenView, VirtualAddressItem, VolumeItem, WorkloadItem,
     },
     encoding::json,
     resource::named_kind::NamedKind,
 };
+
+pub(crate) use job_rows::JobItem;
 
 /// Which columns are shown.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +55,8 @@ pub(crate) trait ListableItem:
     const NAMESPACED: bool;
     /// Whether a name selects all items about it, possibly none, instead of the one with that name.
     const NAME_FILTERS: bool = false;
+    /// Headers of columns whose words are no names but texts of people.
+    const TEXTS: &'static [&'static str] = &[];
 
     /// Whether `--watch` prints deletions.
     const GOES: bool = true;
@@ -77,6 +82,10 @@ pub(crate) trait ListableItem:
     fn headers(columns: Columns) -> Vec<&'static str>;
     /// The fields of a row, as many as headers.
     fn row(&self, columns: Columns) -> Vec<Cell>;
+    /// Whether it is of this kind, where several kinds share a route.
+    fn is_listed(&self) -> bool {
+        true
+    }
     /// The order in lists.
     fn order(left: &Self, right: &Self) -> std::cmp::Ordering {
         left.key().cmp(&right.key())
@@ -103,15 +112,16 @@ pub(crate) const LISTED: CommandKinds = CommandKinds {
 
 /// What `all` stands for: the objects of a namespace.
 const ALL: &str = "all";
-const KINDS_OF_ALL: [NamedKind; 4] = [
+const KINDS_OF_ALL: [NamedKind; 5] = [
     NamedKind::Workload,
     NamedKind::Instance,
     NamedKind::Volume,
+    NamedKind::Route,
     NamedKind::Secret,
 ];
 
 /// The objects that an event can be about.
-const WITH_EVENTS: CommandKinds = CommandKinds {
+pub(crate) const WITH_EVENTS: CommandKinds = CommandKinds {
     kinds: &[
         NamedKind::Workload,
         NamedKind::Instance,
@@ -301,8 +311,18 @@ async fn together(session: &CliSession<'_>, requests: &[ListRequest]) -> Result<
 /// Whether objects of the kind have labels in the API.
 fn has_labels(kind: NamedKind) -> bool {
     match kind {
-        NamedKind::Workload | NamedKind::Instance | NamedKind::Node | NamedKind::Namespace => true,
-        NamedKind::Volume | NamedKind::Secret | NamedKind::Event | NamedKind::Token => false,
+        NamedKind::Workload
+        | NamedKind::Job
+        | NamedKind::Instance
+        | NamedKind::Node
+        | NamedKind::Namespace => true,
+        NamedKind::Volume
+        | NamedKind::Route
+        | NamedKind::Run
+        | NamedKind::Address
+        | NamedKind::Secret
+        | NamedKind::Event
+        | NamedKind::Token => false,
     }
 }
 
@@ -335,10 +355,24 @@ async fn dispatch(
             }
             show::<VolumeItem>(session, &request, together).await
         }
+        NamedKind::Route => show::<RouteItem>(session, request, together).await,
+        NamedKind::Job => show::<JobItem>(session, request, together).await,
+        NamedKind::Run => show::<RunItem>(session, request, together).await,
+        NamedKind::Address => show::<VirtualAddressItem>(session, request, together).await,
         NamedKind::Secret => show::<SecretItem>(session, request, together).await,
         NamedKind::Event => show::<Event>(session, request, together).await,
         NamedKind::Token => show::<TokenView>(session, request, together).await,
     }
+}
+
+/// The address records of a route's host, as a zone file has them.
+pub(crate) fn address_records(route: &RouteItem) -> Vec<String> {
+    let addresses = route.status.addresses.iter();
+    let records = addresses.map(|address| {
+        let kind = if address.contains(':') { "AAAA" } else { "A" };
+        format!("{} {kind} {address}", route.spec.host)
+    });
+    records.collect()
 }
 
 /// What was found, and whether it is the item of one name instead of a list.
@@ -388,6 +422,7 @@ async fn items_of<T: ListableItem>(
 ) -> Result<Vec<T>, CliError> {
     let list: List<T> = session.client.get(T::list(namespace)?).await?;
     let mut items = list.items;
+    items.retain(T::is_listed);
     items.sort_by(T::order);
     Ok(items)
 }
@@ -500,7 +535,7 @@ fn items<T: ListableItem>(
 }
 
 pub(crate) fn table<T: ListableItem>(items: &[T], columns: Columns) -> Table {
-    let mut table = Table::new(T::headers(columns));
+    let mut table = Table::new(T::headers(columns)).with_texts(T::TEXTS);
     for item in items {
         table.row(item.row(columns));
     }

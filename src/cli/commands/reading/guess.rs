@@ -51,13 +51,18 @@ pub(crate) async fn kind_of(
     }
 }
 
-/// The kinds that the reference can mean: the name of a volume is never written alone, and a
+/// The kinds that the reference can mean: the name of a volume, a route or an address is never written alone, and a
 /// namespace only before names that are in one.
 fn named_alone(command: CommandKinds, object: &Reference) -> impl Iterator<Item = NamedKind> {
     let is_possible = |kind: &NamedKind| kind.is_namespaced() || !object.names_namespace;
     let kinds = command.kinds.iter().copied();
     kinds
-        .filter(|kind| *kind != NamedKind::Volume)
+        .filter(|kind| {
+            !matches!(
+                kind,
+                NamedKind::Volume | NamedKind::Route | NamedKind::Address
+            )
+        })
         .filter(is_possible)
 }
 
@@ -85,7 +90,13 @@ async fn exists(
         NamedKind::Node => client.node(name).await.map(drop),
         NamedKind::Namespace => client.namespace(name).await.map(drop),
         NamedKind::Secret => client.secret(namespace, name).await.map(drop),
-        NamedKind::Volume | NamedKind::Event | NamedKind::Token => Err(ClientError::Name {
+        NamedKind::Volume
+        | NamedKind::Route
+        | NamedKind::Job
+        | NamedKind::Run
+        | NamedKind::Address
+        | NamedKind::Event
+        | NamedKind::Token => Err(ClientError::Name {
             what: kind.singular(),
             name: name.clone(),
         }),
@@ -116,7 +127,13 @@ async fn missing(session: &CliSession<'_>, object: &Reference, command: CommandK
             NamedKind::Node => names::<NodeItem>(session, namespace).await,
             NamedKind::Namespace => names::<NamespaceItem>(session, namespace).await,
             NamedKind::Secret => names::<SecretItem>(session, namespace).await,
-            NamedKind::Volume | NamedKind::Event | NamedKind::Token => continue,
+            NamedKind::Volume
+            | NamedKind::Route
+            | NamedKind::Job
+            | NamedKind::Run
+            | NamedKind::Event
+            | NamedKind::Token
+            | NamedKind::Address => continue,
         };
         let found = nearest_name(name, names.iter().map(String::as_str));
         near.extend(found.map(|found| format!("{}/{found}", kind.singular())));

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{
     CliSession,
-    console::{TextTone, tint},
+    console::{Console, TextTone, tint},
     errors::CliError,
+    output,
 };
 use findings::{Findings, StatusResponses};
 use kat_client::{Client, ClientError};
@@ -20,6 +21,8 @@ use kat_types::api::{Event, EventFilter, EventKind, InstanceItem, NodeItem, Work
 
 /// Longest age of a shown warning.
 const RECENT_SECONDS: i64 = 3_600;
+/// Spaces before the lines of a section.
+const INDENT: usize = 2;
 /// Most shown warnings.
 const WARNINGS: usize = 8;
 /// Most shown lines of problems.
@@ -135,8 +138,9 @@ pub(crate) async fn run(
     list(&mut screen, "not well", &findings.troubles);
     list(&mut screen, "on the way", &findings.under_way);
     list(&mut screen, "security", &findings.security);
+    let mut screen = output::wrapped(&screen, console.width);
     if !is_refused(&events) {
-        screen.push_str(&warnings(events, &known, now, console.colour));
+        screen.push_str(&warnings(events, &known, now, console));
     }
     console.print(&screen)?;
     Ok(u8::from(!findings.troubles.is_empty()))
@@ -171,7 +175,7 @@ fn warnings(
     events: Result<Vec<Event>, ClientError>,
     known: &StatusResponses,
     now: Timestamp,
-    colour: bool,
+    console: &Console,
 ) -> String {
     let mut events = match events {
         Ok(events) => events,
@@ -198,6 +202,8 @@ fn warnings(
         namespaces: false,
         now,
     };
-    let table = get::table(last, columns).indented(colour, 2);
+    let width = console.width.map(|width| width.saturating_sub(INDENT));
+    let table = get::table(last, columns).within(width);
+    let table = table.indented(console.colour, INDENT);
     format!("\nrecent warnings\n{table}")
 }

@@ -106,7 +106,7 @@ struct Shown {
     objects: Vec<Reference>,
 }
 
-const SHOWN: CommandKinds = CommandKinds {
+pub(crate) const SHOWN: CommandKinds = CommandKinds {
     kinds: &[NamedKind::Node, NamedKind::Instance, NamedKind::Workload],
     bare: BareName::Open,
 };
@@ -230,7 +230,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &TopArgs) -> Result
                 usage.add_measurement(reading.found);
                 looks = looks.saturating_add(1);
                 let table = table(what.of, &reading.nodes, &reading.instances, &usage);
-                shown = table.render(console.colour);
+                shown = table.within(console.width).render(console.colour);
                 reading.away
             }
             Err(error) if live && passes(&error, looks > 0) => {

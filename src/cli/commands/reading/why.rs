@@ -4,6 +4,7 @@
 //! It uses only the API's read requests, so that it also works without a leader.
 
 pub(super) mod event_reasons;
+mod isolation;
 pub(super) mod reasons;
 mod story;
 
@@ -12,6 +13,7 @@ use std::cell::Cell;
 use jiff::Timestamp;
 
 use super::{
+    describe,
     get::{self, ListableItem},
     guess,
 };
@@ -35,12 +37,23 @@ pub(super) use story::{holds_up, is_over};
 const EVENTS: usize = 3;
 
 pub(crate) const EXPLAINED: CommandKinds = CommandKinds {
-    kinds: &[NamedKind::Workload, NamedKind::Instance, NamedKind::Node],
+    kinds: &[
+        NamedKind::Workload,
+        NamedKind::Instance,
+        NamedKind::Node,
+        NamedKind::Route,
+        NamedKind::Address,
+    ],
     bare: BareName::Open,
 };
 
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result<(), CliError> {
     let console = session.console;
+    if let [word] = arguments.words.as_slice()
+        && word == isolation::WORD
+    {
+        return isolation::run(session, &arguments.namespace, arguments.output).await;
+    }
     let objects = references::objects(&arguments.words, EXPLAINED, &arguments.namespace)?;
     if let (Some(format), objects) = (arguments.output, objects.as_slice()) {
         let [only] = objects else {
@@ -54,7 +67,10 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result
         if printed.replace(true) {
             console.line("")?;
         }
-        console.print(&text(&story, console.colour))
+        console.print(&output::wrapped(
+            &text(&story, console.colour),
+            console.width,
+        ))
     })
     .await
 }
@@ -89,9 +105,21 @@ async fn report(session: &CliSession<'_>, object: &Reference) -> Result<WhyRepor
             .await;
             // Callers that may not read machines are told without them.
             let nodes = client.nodes().await.map(|list| list.items);
-            let mut drained = nodes.unwrap_or_default();
+            let nodes = nodes.unwrap_or_default();
+            let mut drained = nodes.clone();
             drained.retain(|node| node.spec.draining);
-            story::of_workload(&item, &instances, &drained, events, now)
+            let mut told = story::of_workload(&item, &instances, &drained, events, now);
+            told.tell_silent_machines(&nodes, &instances, now);
+            let refused = isolation::of_workload(session, namespace, name, now).await;
+            let job = item.status.job.as_ref();
+            if let Some(skipped) = job.and_then(|job| job.skipped.as_ref()) {
+                let time = skipped.scheduled;
+                let message = output::plain(&skipped.message);
+                told.notes.push(format!("no run at {time}: {message}"));
+            }
+            told.notes.extend(refused.notes);
+            told.next.extend(refused.next);
+            told
         }
         NamedKind::Instance => {
             let item = match client.instance(namespace, name).await {
@@ -104,7 +132,11 @@ async fn report(session: &CliSession<'_>, object: &Reference) -> Result<WhyRepor
             let events = about(session, Some(namespace), |kind, of| {
                 *kind == ObjectKind::Instance && of == name
             });
-            story::of_instance(&item, events.await, now)
+            let (events, nodes) = tokio::join!(events, client.nodes());
+            let nodes = nodes.map(|list| list.items).unwrap_or_default();
+            let mut story = story::of_instance(&item, events, now);
+            story.tell_silent_machines(&nodes, std::slice::from_ref(&item), now);
+            story
         }
         NamedKind::Node => {
             let item = match client.node(name).await {
@@ -122,7 +154,30 @@ async fn report(session: &CliSession<'_>, object: &Reference) -> Result<WhyRepor
             };
             story::of_node(&item, &workloads, events.await, now)
         }
+        NamedKind::Route => {
+            let routes = describe::routes_of(session, object).await?;
+            let workload = routes.first().map(|route| route.spec.workload.clone());
+            let events = about(session, Some(namespace), |kind, of| {
+                *kind == ObjectKind::Workload && Some(of) == workload.as_deref()
+            });
+            story::of_routes(&routes, events.await, now)
+        }
+        NamedKind::Address => {
+            let item = describe::virtual_address(session, name).await?;
+            let address = item.metadata.name.clone();
+            let query = EventFilter::default();
+            let mut events = get::events(session, &query).await.unwrap_or_default();
+            events.retain(|event| {
+                let mut words = event.message.split([' ', ':', ',']);
+                event.involved_object.kind == ObjectKind::Node && words.any(|word| word == address)
+            });
+            events.reverse();
+            events.truncate(EVENTS);
+            story::of_address(&item, events, now)
+        }
         NamedKind::Namespace
+        | NamedKind::Job
+        | NamedKind::Run
         | NamedKind::Volume
         | NamedKind::Secret
         | NamedKind::Event

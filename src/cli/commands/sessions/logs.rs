@@ -10,7 +10,10 @@ use jiff::Timestamp;
 use crate::{
     CliSession,
     args::LogsArgs,
-    commands::reading::get,
+    commands::{
+        changing::job::{AwaitedRun, named_run},
+        reading::get,
+    },
     errors::CliError,
     output::plain,
     references::{self, INSTANCES, Reference},
@@ -22,6 +25,7 @@ use kat_client::{ApiRefusal, Client, ClientError, JsonLines, RequestPath};
 use kat_types::{
     api::{InstanceItem, InstancePhase, LogLine, LogQuery, WorkloadItem},
     resource::named_kind::NamedKind,
+    store::jobs::RunAttempt,
 };
 use printer::LogPrinter;
 use resume::Resume;
@@ -132,6 +136,9 @@ async fn select(
     object: &Reference,
 ) -> Result<Selection, CliError> {
     let (namespace, name) = (&object.namespace, &object.name);
+    if object.kind == Some(NamedKind::Run) {
+        return of_run(session, object).await;
+    }
     let items = session.client.instances(Some(namespace)).await?.items;
     let mut instances = items
         .iter()
@@ -206,6 +213,87 @@ async fn select(
         sources,
         of_workload: true,
     })
+}
+
+/// The instances of a run, oldest first, whether they are there or gone.
+async fn of_run(session: &CliSession<'_>, object: &Reference) -> Result<Selection, CliError> {
+    let runs = session.client.runs(Some(&object.namespace)).await?.items;
+    let run = named_run(runs, object)?;
+    let items = session
+        .client
+        .instances(Some(&object.namespace))
+        .await?
+        .items;
+    let sources: Vec<LoggedInstance> = run
+        .status
+        .attempts
+        .iter()
+        .map(|attempt| {
+            let is_there = items
+                .iter()
+                .any(|item| item.metadata.name == attempt.instance);
+            LoggedInstance {
+                namespace: object.namespace.clone(),
+                workload: run.spec.workload.clone(),
+                id: attempt.instance.clone(),
+                gone_from: (!is_there).then(|| attempt.node.clone()),
+            }
+        })
+        .collect();
+    if sources.is_empty() {
+        return Err(
+            CliError::failed(format!("{object} has no instance yet")).hinted(format!(
+                "`katcall why workload {}` says why",
+                run.spec.workload
+            )),
+        );
+    }
+    Ok(Selection {
+        sources,
+        of_workload: false,
+    })
+}
+
+/// Prints the output of an instance of a run until the instance has ended. What cannot be read is a
+/// warning: it does not change how the run ends.
+pub(crate) async fn of_attempt(session: &CliSession<'_>, run: &AwaitedRun, attempt: &RunAttempt) {
+    let printer = LogPrinter::new(session.console, false, false);
+    let is_gone = match session
+        .client
+        .instance(&run.namespace, &attempt.instance)
+        .await
+    {
+        Ok(_) => false,
+        Err(error) => error.is_not_found(),
+    };
+    let source = LoggedInstance {
+        namespace: run.namespace.clone(),
+        workload: run.workload.clone(),
+        id: attempt.instance.clone(),
+        gone_from: is_gone.then(|| attempt.node.clone()),
+    };
+    let query = LogQuery {
+        follow: !is_gone,
+        ..LogQuery::default()
+    };
+    let printed = match is_gone {
+        true => history::show(session, &printer, vec![source], &query).await,
+        false => {
+            let followed = FollowedLogs {
+                places: vec![(source, Resume::default())],
+                merged: false,
+                newcomers: None,
+            };
+            follow::run(session, &printer, followed, &query).await
+        }
+    };
+    if let Err(error) = printed {
+        let words = plain(&error.to_string());
+        let instance = &attempt.instance;
+        session.console.warning(&format!(
+            "the output of `{instance}` cannot be read: {words}"
+        ));
+    }
 }
 
 /// The instances of a workload that are gone, oldest first. Machines that do not answer are named.

@@ -59,7 +59,8 @@ fn with(item: WorkloadItem) -> RolloutWait {
 
 #[test]
 fn success_needs_the_applied_generation_and_every_count() {
-    use WorkloadPhase::{Degraded, Pending, Progressing, Running, Scheduled, Succeeded};
+    use WorkloadPhase::{Degraded, Pending, Progressing, Running, Scheduled, Stopped, Succeeded};
+    let stopped = WaitVerdict::Failed("was stopped meanwhile".to_owned());
     let table = [
         (Running, 2, (3, 3, 3), WaitVerdict::Done),
         (Running, 3, (3, 3, 3), WaitVerdict::Done),
@@ -72,6 +73,9 @@ fn success_needs_the_applied_generation_and_every_count() {
         (Pending, 2, (3, 0, 0), WaitVerdict::Waiting),
         (Succeeded, 2, (1, 0, 0), WaitVerdict::Done),
         (Scheduled, 2, (1, 0, 0), WaitVerdict::Done),
+        // A stop that is waited for, and one by somebody else.
+        (Stopped, 2, (0, 0, 0), WaitVerdict::Done),
+        (Stopped, 3, (0, 0, 0), stopped),
     ];
     for (phase, observed, counts, wanted) in table {
         let state = with(workload(phase, observed, counts));

@@ -266,3 +266,22 @@ fn a_domain_must_be_a_name() {
         );
     }
 }
+
+#[test]
+fn with_isolation_short_names_are_those_of_the_own_namespace_alone() {
+    let ask = |name: &str| {
+        let zone = zone().with_own_namespace_only(true);
+        let question = Query::query(Name::from_ascii(name).unwrap(), RecordType::A);
+        zone.lookup(CONTAINER, &question)
+    };
+    for own in ["web.", "Db."] {
+        assert!(matches!(ask(own), Lookup::Answer(_)), "{own}");
+    }
+    for other in ["web.default.", "n1.node.", "web-ab12c.web.default."] {
+        assert_eq!(ask(other), Lookup::Forward, "{other}");
+    }
+    assert!(matches!(
+        ask("web.default.kat.cluster.local."),
+        Lookup::Answer(_)
+    ));
+}

@@ -14,6 +14,7 @@ fn node() -> NodeNetwork {
         mtu: 1420,
         upstream_dns: Vec::new(),
         control_ports: kat_types::machine::network::control_ports(),
+        api_port: None,
         hold_seconds: 60,
         relay: false,
     }
@@ -36,6 +37,7 @@ fn instance(last: u8, ports: &[(u16, Transport, u16)]) -> (String, InstanceNetwo
         address: [10, 100, 0, last].into(),
         gate: StartGate::Open,
         host_ports: ports.collect(),
+        machine_access: Default::default(),
     };
     (format!("web-{last}"), network)
 }

@@ -14,6 +14,7 @@ fn node() -> NodeNetwork {
         mtu: 1420,
         upstream_dns: Vec::new(),
         control_ports: kat_types::machine::network::control_ports(),
+        api_port: None,
         hold_seconds: 60,
         relay: false,
     }

@@ -190,3 +190,40 @@ proptest! {
         prop_assert!(named(&after).iter().all(|one| named(&before).contains(one)));
     }
 }
+
+#[tokio::test]
+async fn the_excluded_peers_are_written_for_the_reverse_proxy() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("silent-peers.json");
+    let excluded = watch::Sender::new(Excluded::default());
+    let cancel = CancellationToken::new();
+    let publishing = publish(excluded.subscribe(), path.clone(), cancel.clone());
+    let task = tokio::spawn(publishing);
+    for expected in [&["n2"][..], &["n2", "n3"], &[]] {
+        let subnet = "10.100.2.0/23".parse().unwrap();
+        excluded.send_replace(
+            expected
+                .iter()
+                .map(|name| ((*name).to_owned(), subnet))
+                .collect(),
+        );
+        let written = async {
+            loop {
+                let text = std::fs::read(&path).unwrap_or_default();
+                let read = serde_json::from_slice::<SilentPeers>(&text);
+                if read.is_ok_and(|peers| peers.subnets.keys().eq(expected.iter())) {
+                    return;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        let limit = std::time::Duration::from_secs(10);
+        tokio::time::timeout(limit, written).await.unwrap();
+    }
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+    cancel.cancel();
+    task.await.unwrap();
+}

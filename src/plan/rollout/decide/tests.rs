@@ -10,6 +10,7 @@ use super::*;
 use crate::rollout::{
     blocked::{Blocked, LeaveObstacle, NotPlaced, WorkloadOutcome},
     classify::{classify_all, may_be_ending, remains},
+    slots::SlotSet,
 };
 use kat_types::{
     api::{Health, InstancePhase},
@@ -230,7 +231,9 @@ impl Scene {
             rolling: others().next().is_some(),
             other_runs: others().any(|live| !live.away),
             any_ending: all.iter().any(may_be_ending),
-            other: remains(all).values().find_map(|here| here.other),
+            other: remains(all, &SlotSet::Replicas(self.replicas))
+                .values()
+                .find_map(|here| here.other),
             starts_earlier: false,
             data_moves: false,
             failures: 0,
@@ -246,10 +249,11 @@ impl Scene {
         let facts = self.facts(&all);
         let prepared = self.prepared();
         let successors: Vec<_> = prepared.iter().collect();
-        let wanted = WantedSlots::of(&all, &successors, self.replicas, &BTreeSet::new());
-        let slots = classify_all(&all, &wanted, self.replicas, &facts);
+        let numbers = SlotSet::Replicas(self.replicas);
+        let wanted = WantedSlots::of(&all, &successors, &numbers, &BTreeSet::new());
+        let slots = classify_all(&all, &wanted, &numbers, &facts);
         let budget = RolloutBudget::of(&slots, &facts);
-        let mut steps = decide_surplus(&wanted, self.replicas, &facts);
+        let mut steps = decide_surplus(&wanted, &numbers, &facts);
         steps.extend(decide(&slots, &facts, budget));
         check(&slots, budget, &steps)
     }
@@ -694,7 +698,8 @@ fn an_instance_without_a_successor_says_so_as_placement_and_as_drain() {
     };
     let drain = "web-0 can't leave n1: index 7 has no user; ask";
     let placement = "index 7 has no user";
-    assert_eq!(outcome.drain_blocked().as_deref(), Some(drain));
+    let drain = (Reason::Unschedulable, drain.to_owned());
+    assert_eq!(outcome.drain_blocked(), Some(drain));
     let placement = (Reason::Unschedulable, placement.to_owned());
     assert_eq!(outcome.not_placed(), Some(placement));
 }
@@ -922,5 +927,33 @@ proptest! {
         let scene = Scene { paused: true, ..scene };
         let (updates, _) = scene.decided(|_, _, steps| disturbing(steps));
         prop_assert_eq!(updates, 0);
+    }
+}
+
+/// `katcall drain` does not give up while an instance may still leave.
+#[test]
+fn an_obstacle_to_a_drain_that_ends_by_itself_is_told_first_and_marked() {
+    let scene = Scene::new(1, &[made(0, 1, Program::Healthy, Machine::Drained)]);
+    let all = scene.live();
+    let placeless = || LeaveObstacle::NotPlaced {
+        cause: NotPlaced::NoUser(7),
+        advice: String::new(),
+    };
+    let passing = [
+        LeaveObstacle::NotPrepared("why".to_owned()),
+        LeaveObstacle::OthersBroken(1),
+        LeaveObstacle::ServesForAnother,
+        LeaveObstacle::DataMoves("half".to_owned()),
+    ];
+    for obstacle in passing {
+        let message = format!("web-0 can't leave n1 yet: {obstacle}");
+        let outcome = WorkloadOutcome {
+            blocked: vec![
+                Blocked::cannot_leave(&all[0], obstacle),
+                Blocked::cannot_leave(&all[0], placeless()),
+            ],
+            ..WorkloadOutcome::default()
+        };
+        assert_eq!(outcome.drain_blocked(), Some((Reason::DrainWaits, message)));
     }
 }

@@ -31,9 +31,14 @@ pub(crate) fn machines(count: usize) -> World {
 }
 
 /// Writes a secret as the API does.
-fn set(world: &mut World, name: &str, values: &[(&str, &[u8])]) {
+pub(crate) fn set(world: &mut World, name: &str, values: &[(&str, &[u8])]) {
+    set_in(world, NAMESPACE, name, values);
+}
+
+/// [`set`] in another namespace.
+pub(crate) fn set_in(world: &mut World, namespace: &str, name: &str, values: &[(&str, &[u8])]) {
     let snapshot = world.snapshot();
-    let place = SecretKey::new(NAMESPACE, name);
+    let place = SecretKey::new(namespace, name);
     let before = snapshot.secrets.get(&place);
     let values = values.iter();
     let values = values.map(|(key, value)| ((*key).to_owned(), value.to_vec()));

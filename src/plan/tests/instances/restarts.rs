@@ -282,6 +282,9 @@ fn an_instance_that_is_assigned_elsewhere_leaves_the_record() {
         schema: 1,
         node: "n2".to_owned(),
         address: after.address,
+        namespace: NAMESPACE.to_owned(),
+        workload: "web".to_owned(),
+        released: false,
     };
     let snapshot = world.snapshot();
     let meta = |node: &str, count: usize| {

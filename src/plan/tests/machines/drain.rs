@@ -286,7 +286,7 @@ fn in_place_nothing_that_serves_is_moved_while_others_do_not_work() {
         let why = blocked(&mut world).unwrap();
         assert!(why.contains("2 other replicas do not work"), "{why}");
         assert!(
-            why.starts_with(&format!("{serves} can't leave {node}: ")),
+            why.starts_with(&format!("{serves} can't leave {node} yet: ")),
             "{why}"
         );
         // The failed replicas are replaced, and then the instance leaves.

@@ -109,7 +109,8 @@ fn anew<'s>(
             staying,
             repelled: false,
             lonely: false,
-            has_address: next_address(node.subnet.unwrap(), &taken, None).is_some(),
+            has_address: next_address(node.subnet.unwrap(), |one| taken.contains(&one), None)
+                .is_some(),
             assignment_schema: ASSIGNMENT_SCHEMA,
             architecture: &node.registration.value.architecture,
             volume_shared: false,

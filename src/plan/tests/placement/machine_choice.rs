@@ -73,11 +73,75 @@ fn a_full_cluster_is_not_overcommitted_and_says_so() {
     assert_eq!(status.conditions[0].reason, "Unschedulable");
     assert_eq!(
         status.conditions[0].message,
-        "0 of 2 machines fit: 2 without enough processor left"
+        "0 of 2 machines fit: 2 without enough processor left; processor: asks 1500m"
     );
     world.apply_workload("web", asks("1500m", 4));
     world.settle_and_run();
     assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+}
+
+#[test]
+fn a_plan_says_how_many_it_places_and_which_slots_no_machine_takes() {
+    let mut world = World::with_machines(2);
+    world.settle();
+    let outcome = |world: &mut World| {
+        let (snapshot, observed) = (world.snapshot(), world.observed());
+        plan(&snapshot, &observed, world.now, SEED).scheduling
+    };
+    world.apply_workload("web", asks("1500m", 6));
+    let first = outcome(&mut world);
+    assert_eq!(first.placed, 4, "two on each machine");
+    world.settle();
+    let later = outcome(&mut world);
+    assert_eq!(later.placed, 0);
+    let key = WorkloadKey::new(NAMESPACE, "web");
+    for refused in [&first.refused, &later.refused] {
+        assert!(!refused.is_empty());
+        for place in refused {
+            assert_eq!(
+                (&place.workload, place.slot >= 4),
+                (&key, true),
+                "{place:?}"
+            );
+            assert_eq!(place.reason, "without enough processor left");
+        }
+    }
+    world.apply_workload("web", asks("1500m", 4));
+    world.settle_and_run();
+    assert!(outcome(&mut world).refused.is_empty());
+}
+
+/// What is free changes with each placement, and each change of the message would be written.
+#[test]
+fn a_message_names_what_is_asked_for_and_stays_when_other_workloads_take_room() {
+    let mut world = World::with_machines(3);
+    for (number, gibibytes) in (1..).zip([8_u64, 24, 16]) {
+        world.at(&format!("n{number}")).resources.memory = Some(Bytes(gibibytes << 30));
+    }
+    let asks = |memory: &'static str| {
+        move |file: &mut serde_json::Value| {
+            file["spec"]["container"]["resources"] = json!({"requests": {"memory": memory}});
+        }
+    };
+    world.settle();
+    world.apply_workload("huge", asks("100Gi"));
+    world.apply_workload("large", asks("20Gi"));
+    world.settle();
+    world.apply_workload("late", asks("20Gi"));
+    world.settle();
+    let said = |world: &mut World| {
+        ["huge", "late"].map(|name| world.status(name).conditions[0].message.clone())
+    };
+    let expected = [
+        "0 of 3 machines fit: 3 without enough memory left; memory: asks 100Gi, the largest machine has 24.0Gi in all",
+        "0 of 3 machines fit: 3 without enough memory left; memory: asks 20Gi",
+    ];
+    assert_eq!(said(&mut world), expected);
+    for number in 0..4 {
+        world.apply_workload(&format!("small-{number}"), asks("2150Mi"));
+        world.settle();
+        assert_eq!(said(&mut world), expected, "{number}");
+    }
 }
 
 /// A machine's state stream takes 64 MiB.

@@ -143,7 +143,7 @@ fn a_required_spread_waits_rather_than_becomes_uneven_and_goes_on_when_it_can() 
     let message = world.status("db").conditions[0].message.clone();
     assert_eq!(
         message,
-        "0 of 4 machines fit: 1 not ready, 3 without enough processor left"
+        "0 of 4 machines fit: 1 not ready, 3 without enough processor left; processor: asks 2500m"
     );
     world.labelled("n5", &[]);
     world.settle();

@@ -128,7 +128,9 @@ fn a_drain_says_that_it_waits_for_a_replica_that_is_ill_in_place() {
     assert_eq!(world.wanted("web").len(), 3);
     let conditions = world.status("web").conditions;
     let blocked = conditions.iter().find(|one| one.kind == "DrainBlocked");
-    let why = blocked.map(|one| one.message.clone()).unwrap_or_default();
+    let blocked = blocked.expect("the drain waits");
+    assert_eq!(blocked.reason, "DrainWaits");
+    let why = &blocked.message;
     assert!(why.contains("another replica does"), "{why}");
 }
 
@@ -216,7 +218,7 @@ fn an_automatic_rollback_of_a_version_that_fits_nowhere_names_the_lack_of_machin
     world.settle();
     let told = world.events("RolledBack");
     let expected = "generation 2 made no progress (last status: Unschedulable: 0 of 2 machines fit: 2 without \
-                    enough processor left); generation 1 is taken again";
+                    enough processor left; processor: asks 99, the largest machine has 4 in all); generation 1 is taken again";
     assert_eq!(told, [expected]);
 }
 

@@ -4,13 +4,16 @@
 //! a limit.
 
 use super::{
-    AuthorityReport, ImagesRemoved, InstanceReport, MemberKeys, NodeReport, NodeResources,
-    OverlayPeer, OverlayReport, VolumeMoveReport,
+    AuthorityReport, ImagesRemoved, IngressReport, InstanceReport, MemberKeys, NodeReport,
+    NodeResources, OverlayPeer, OverlayReport, RefusedRoute, VolumeMoveReport,
 };
 use crate::{
-    api::{Condition, ContainerStatus},
+    api::{
+        Condition, ConnectionEnd, ContainerStatus, IsolationReport, MOST_REFUSED, RefusedReport,
+    },
     resource::{Bytes, MilliCpu, ResourceList},
     store::authorities::MemberSignature,
+    virtual_addresses::MOST_ADDRESSES,
 };
 
 /// Maximum bytes of one word in a report.
@@ -27,6 +30,8 @@ const MAX_OF_INSTANCE: usize = 32;
 const MAX_VOLUMES: usize = 256 * 1024;
 /// Maximum users of a machine: the number of indexes.
 const MAX_USERS: usize = 4096;
+/// Maximum routes and certificates that a machine does not serve.
+const MAX_REFUSED: usize = 64;
 /// Maximum authorities of a machine.
 const MAX_AUTHORITIES: usize = 8;
 /// Maximum certificates of one authority that a machine tried.
@@ -86,6 +91,9 @@ impl NodeReport {
             state_stream: _,
             etcd_waits: _,
             configuration,
+            isolation,
+            ingress,
+            virtual_addresses,
         } = self;
         let lists = [
             ("workloadInstances", workload_instances.len()),
@@ -107,6 +115,14 @@ impl NodeReport {
                 .iter_mut()
                 .map(|followed| &mut followed.change),
         );
+        if let Some(ingress) = ingress {
+            bound_ingress(ingress);
+        }
+        virtual_addresses.truncate(MOST_ADDRESSES);
+        for one in virtual_addresses {
+            words([&mut one.interface]);
+            cut(&mut one.message, MAX_SENTENCE);
+        }
         authorities.truncate(MAX_AUTHORITIES);
         authorities.iter_mut().for_each(bound_authority);
         words(addresses.iter_mut().chain(endpoints));
@@ -128,6 +144,9 @@ impl NodeReport {
         truncate_to_bytes(volume_moves, MAX_VOLUMES, |one| {
             one.volume.len() + one.message.len() + MAX_WORD
         });
+        if let Some(isolation) = isolation {
+            bound_isolation(isolation);
+        }
         if let Some(removed) = images_removed {
             bound_images(removed);
         }
@@ -139,6 +158,29 @@ impl NodeReport {
         });
         shorten_words(words.collect(), MAX_WORDS);
         Ok(())
+    }
+}
+
+fn bound_ingress(report: &mut IngressReport) {
+    let IngressReport {
+        state: _,
+        reason,
+        message,
+        refused,
+        challenges: _,
+    } = report;
+    words([reason]);
+    cut(message, MAX_SENTENCE);
+    refused.truncate(MAX_REFUSED);
+    for RefusedRoute {
+        file,
+        name,
+        message,
+    } in refused
+    {
+        words([file]);
+        cut(name, MAX_NAME);
+        cut(message, MAX_NAME);
     }
 }
 
@@ -290,6 +332,38 @@ fn bound_images(removed: &mut ImagesRemoved) {
         .for_each(|name| cut(name, MAX_NAME));
 }
 
+fn bound_isolation(isolation: &mut IsolationReport) {
+    let IsolationReport {
+        mode: _,
+        revision: _,
+        problem,
+        refused,
+    } = isolation;
+    if let Some(problem) = problem {
+        cut(problem, MAX_NAME);
+    }
+    refused.truncate(MOST_REFUSED);
+    for one in refused {
+        let RefusedReport {
+            from,
+            to,
+            protocol: _,
+            port: _,
+            packets: _,
+            last: _,
+            passed: _,
+        } = one;
+        for end in [from, to] {
+            let ConnectionEnd {
+                namespace,
+                workload,
+                instance,
+            } = end;
+            words([namespace, workload, instance]);
+        }
+    }
+}
+
 fn bound_instance(instance: &mut InstanceReport) {
     let InstanceReport {
         workload_name,
@@ -427,9 +501,13 @@ mod tests {
         match kind {
             "object" => {
                 let fields = schema["properties"].as_object().into_iter().flatten();
+                let of_virtual_address =
+                    schema["description"] == json!("A virtual address on a machine.");
                 let fields = fields.map(|(name, field)| {
                     let value = match name.as_str() {
                         "advertise" => json!(vec!["192.0.2.1"; 1500]),
+                        "address" if of_virtual_address => json!("192.0.2.1"),
+                        "port" => json!(u16::MAX),
                         "cpu" | "memory" | "storage"
                             if field["type"] != json!(["integer", "null"]) =>
                         {

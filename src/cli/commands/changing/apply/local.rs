@@ -11,17 +11,22 @@ use std::{
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::expand;
+use super::{expand, start_order};
 use crate::{errors::CliError, output};
 use kat_bundle as bundle;
 use kat_bundle::{Bundle, DecodeMode, Diagnostic, MAX_BUNDLE, SourceFile};
-use kat_types::resource::Namespace;
+use kat_types::resource::{Namespace, Route, Workload};
 
 /// An object that a folder describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FolderObject {
-    Workload { namespace: String, name: String },
+    Workload {
+        namespace: String,
+        name: String,
+    },
     Namespace(Box<Namespace>),
+    /// A route to something outside KAT.
+    Route(Box<Route>),
 }
 
 /// A folder that can be sent.
@@ -35,6 +40,8 @@ pub(crate) struct PreparedFolder {
     pub(crate) archive: Bytes,
     /// Name and text of each file.
     pub(crate) sources: BTreeMap<String, String>,
+    /// Namespace and name of each workload that the workload in it starts after.
+    pub(crate) after: Vec<(String, String)>,
 }
 
 /// What the folders are read for.
@@ -83,7 +90,7 @@ pub(crate) fn prepare_all(
     }
     if wrong.is_empty() {
         described_once(&folders)?;
-        return Ok(folders);
+        return Ok(start_order::in_order(folders));
     }
     Err(mistakes(&excerpts, &wrong.join(", ")))
 }
@@ -239,6 +246,7 @@ fn prepare_files(
     };
     Ok(Ok(PreparedFolder {
         path: shown,
+        after: bundle.workload.as_ref().map_or_else(Vec::new, after),
         contents: contents(bundle),
         archive: archive.into(),
         sources,
@@ -258,13 +266,27 @@ fn check(files: &[SourceFile], purpose: FolderUse) -> Result<Bundle, Vec<Diagnos
     }
 }
 
+fn after(workload: &Workload) -> Vec<(String, String)> {
+    let namespace = &workload.metadata.namespace;
+    let after = workload.spec.start_after.iter();
+    after
+        .map(|one| (namespace.clone(), one.workload.clone()))
+        .collect()
+}
+
 fn contents(bundle: Bundle) -> Vec<FolderObject> {
     let namespace = bundle.namespace.map(Box::new).map(FolderObject::Namespace);
     let workload = bundle.workload.map(|workload| FolderObject::Workload {
         namespace: workload.metadata.namespace,
         name: workload.metadata.name,
     });
-    namespace.into_iter().chain(workload).collect()
+    let routes = bundle.routes.into_iter().map(Box::new);
+    let routes = routes.map(FolderObject::Route);
+    namespace
+        .into_iter()
+        .chain(routes)
+        .chain(workload)
+        .collect()
 }
 
 fn one_file(path: &Path) -> CliError {

@@ -20,7 +20,7 @@ pub(crate) async fn surplus(
         .flat_map(|folder| &folder.contents)
         .filter_map(|content| match content {
             FolderObject::Workload { namespace, name } => Some((namespace.as_str(), name.as_str())),
-            FolderObject::Namespace(_) => None,
+            FolderObject::Namespace(_) | FolderObject::Route(_) => None,
         })
         .collect();
     if kept.is_empty() {

@@ -4,12 +4,15 @@ use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 
 use crate::{
-    console::{TextTone, paint, tint},
-    output::{one_line, plain, word},
+    commands::reading::get::address_records,
+    console::{Console, TextTone, paint, tint},
+    output::{one_line, plain, word, wrapped},
 };
 use kat_types::api::{
-    ApplyResult, FieldChange, InstanceAction, InstanceChange, Preview, UnitChange, WriteOutcome,
+    ApplyResult, FieldChange, InstanceAction, InstanceChange, Preview, RouteItem, UnitChange,
+    WriteOutcome,
 };
+use kat_types::assignment::is_machine_slot;
 
 const INDENT: &str = "  ";
 
@@ -31,8 +34,9 @@ pub(crate) fn changes_of_item(
     result: &ApplyResult,
     workload: bool,
     units: Units,
-    colour: bool,
+    console: &Console,
 ) -> String {
+    let colour = console.colour;
     let metadata = &result.metadata;
     let kind = result.kind.to_lowercase();
     let name = match &metadata.namespace {
@@ -59,7 +63,7 @@ pub(crate) fn changes_of_item(
     };
     let mut text = format!("{title} {fate}\n");
     match &result.preview {
-        Some(preview) => body(&mut text, preview, units, colour),
+        Some(preview) => body(&mut text, preview, units, console),
         None if workload && result.outcome != WriteOutcome::Unchanged => {
             text.push_str(&format!(
                 "{INDENT}the cluster's version says no more than that\n"
@@ -71,8 +75,9 @@ pub(crate) fn changes_of_item(
     text
 }
 
-fn body(text: &mut String, preview: &Preview, units: Units, colour: bool) {
-    fields(text, &preview.fields);
+fn body(text: &mut String, preview: &Preview, units: Units, console: &Console) {
+    let Console { colour, width, .. } = *console;
+    fields(text, &preview.fields, width);
     for change in &preview.files {
         text.push_str(&format!("\n  {}\n", plain(&change.path)));
         lines(text, &change.diff, colour);
@@ -82,15 +87,19 @@ fn body(text: &mut String, preview: &Preview, units: Units, colour: bool) {
             "" => String::new(),
             rollout => format!(": {}", one_line(rollout)),
         };
-        text.push_str(&format!("\n  instances{rollout}\n"));
-        instances(text, &preview.instances, colour);
+        text.push_str(&wrapped(&format!("\n  instances{rollout}\n"), width));
+        let mut lines = String::new();
+        instances(&mut lines, &preview.instances, colour);
+        text.push_str(&wrapped(&lines, width));
     }
+    routes(text, &preview.routes);
     if !preview.complete {
         text.push_str("    there is more to be done than was looked at\n");
     }
     if !preview.blocked.is_empty() {
         let blocked = tint("not all of it would come about", TextTone::Bad, colour);
-        text.push_str(&format!("\n  {blocked}: {}\n", one_line(&preview.blocked)));
+        let line = format!("\n  {blocked}: {}\n", one_line(&preview.blocked));
+        text.push_str(&wrapped(&line, width));
     }
     let of_containers = |change: &&UnitChange| !change.name.ends_with(IMAGE_UNIT);
     let changes = preview.units.iter().filter(of_containers);
@@ -101,6 +110,52 @@ fn body(text: &mut String, preview: &Preview, units: Units, colour: bool) {
             1 => text.push_str("\n  1 unit differs; `--units` shows how\n"),
             count => text.push_str(&format!("\n  {count} units differ; `--units` shows how\n")),
         },
+    }
+}
+
+/// The routes with their issuers, and the address records that their hosts need.
+fn routes(text: &mut String, routes: &[RouteItem]) {
+    if routes.is_empty() {
+        return;
+    }
+    text.push_str("\n  routes\n");
+    let mut records: Vec<String> = Vec::new();
+    for route in routes {
+        let spec = &route.spec;
+        let scheme = if spec.issuer == "none" {
+            "http"
+        } else {
+            "https"
+        };
+        text.push_str(&format!(
+            "    {scheme}://{}{} -> {}, certificate: {}\n",
+            plain(&spec.host),
+            plain(&spec.path),
+            plain(&spec.to),
+            plain(&spec.issuer)
+        ));
+        let told = [
+            "HostTaken",
+            "IngressDisabled",
+            "AuthNotReachable",
+            "CertificateFailed",
+        ];
+        let is_told = told.contains(&route.status.reason.as_str());
+        let is_ordered = spec.issuer.starts_with("acme") && !route.status.served;
+        if is_told || is_ordered || route.status.message.contains("ACME") {
+            text.push_str(&format!("      {}\n", one_line(&route.status.message)));
+        }
+        for record in address_records(route) {
+            if !records.contains(&record) {
+                records.push(record);
+            }
+        }
+    }
+    if !records.is_empty() {
+        text.push_str("    DNS records to set:\n");
+        for record in records {
+            text.push_str(&format!("      {}\n", plain(&record)));
+        }
     }
 }
 
@@ -127,7 +182,7 @@ fn instances(text: &mut String, changes: &[InstanceChange], colour: bool) {
     }
 }
 
-fn fields(text: &mut String, changes: &[FieldChange]) {
+fn fields(text: &mut String, changes: &[FieldChange], columns: Option<usize>) {
     let width = changes
         .iter()
         .map(|change| change.path.chars().count())
@@ -148,7 +203,8 @@ fn fields(text: &mut String, changes: &[FieldChange]) {
             (Some(before), None) => format!("{} -> not said", value(before)),
             (None, None) => "changes".to_owned(),
         };
-        text.push_str(&format!("    {:width$}   {values}\n", plain(&change.path)));
+        let line = format!("    {:width$}   {values}\n", plain(&change.path));
+        text.push_str(&wrapped(&line, columns));
     }
 }
 
@@ -162,9 +218,11 @@ fn value(value: &Value) -> String {
 }
 
 fn instance(change: &InstanceChange, colour: bool) -> String {
-    let name = |name: &Option<String>| {
-        name.as_ref()
-            .map_or_else(|| format!("slot {}", change.slot), |name| plain(name))
+    let name = |name: &Option<String>| match name {
+        Some(name) => plain(name),
+        // One of a DaemonService, whose slot follows from its machine.
+        None if is_machine_slot(change.slot) => "one".to_owned(),
+        None => format!("slot {}", change.slot),
     };
     let node = |node: &Option<String>| {
         node.as_ref()
@@ -200,6 +258,9 @@ fn instance(change: &InstanceChange, colour: bool) -> String {
             TextTone::Bad,
             format!("{} on {here}", name(&change.instance)),
         ),
+        InstanceAction::Wait if is_machine_slot(change.slot) => {
+            (TextTone::Bad, format!("one on {here}"))
+        }
         InstanceAction::Wait => (TextTone::Bad, format!("slot {}", change.slot)),
     };
     let action = format!("{:<7}", word(&change.action).to_lowercase());

@@ -111,6 +111,45 @@ impl ScaleArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    #[command(flatten)]
+    pub(crate) which: WorkloadSelectionArgs,
+    /// Wait until no instance is left
+    #[arg(long)]
+    wait: bool,
+    /// Time limit of the wait
+    #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
+    timeout: Duration,
+}
+
+impl StopArgs {
+    pub(crate) fn waits(&self) -> bool {
+        self.wait
+    }
+
+    pub(crate) fn waiting(&self) -> RolloutWaitArgs {
+        RolloutWaitArgs {
+            wait: self.wait,
+            timeout: self.timeout,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StartArgs {
+    #[command(flatten)]
+    pub(crate) which: WorkloadSelectionArgs,
+    #[command(flatten)]
+    pub(crate) waiting: RolloutWaitArgs,
+}
+
+impl StartArgs {
+    pub(crate) fn waits(&self) -> bool {
+        self.waiting.wait
+    }
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct SetArgs {
     #[command(subcommand)]
     pub(crate) command: SetCommand,

@@ -1,4 +1,4 @@
-//! `katcall rollback`, `history`, `rollout`, `restart`, `scale` and `set image`.
+//! `katcall rollback`, `history`, `rollout`, `restart`, `scale`, `stop`, `start` and `set image`.
 
 mod args;
 
@@ -32,7 +32,9 @@ use kat_types::{
     resource::named_kind::NamedKind,
 };
 
-pub(crate) use args::{HistoryArgs, RestartArgs, RollbackArgs, RolloutArgs, ScaleArgs, SetArgs};
+pub(crate) use args::{
+    HistoryArgs, RestartArgs, RollbackArgs, RolloutArgs, ScaleArgs, SetArgs, StartArgs, StopArgs,
+};
 
 impl WorkloadNameArgs {
     fn named(&self) -> Result<Reference, CliError> {
@@ -116,6 +118,43 @@ pub(crate) async fn scale(session: &CliSession<'_>, arguments: &ScaleArgs) -> Re
                 "scaled to {replicas}, as generation {}",
                 result.metadata.generation
             ),
+        };
+        finish(session, named, result, &said, &arguments.waiting).await
+    })
+    .await
+}
+
+pub(crate) async fn stop(session: &CliSession<'_>, arguments: &StopArgs) -> Result<(), CliError> {
+    let named = arguments.which.named(session).await?;
+    references::for_each(session.console, &named, async |named| {
+        let Reference {
+            namespace, name, ..
+        } = named;
+        let answer = session.client.stop_workload(namespace, name, true).await;
+        let result = accepted(session, answer, named).await?;
+        let said = match result.outcome {
+            WriteOutcome::Unchanged => "unchanged: it has 0 replicas already".to_owned(),
+            _ => format!(
+                "stopping, as generation {}; `katcall start` starts it",
+                result.metadata.generation
+            ),
+        };
+        finish(session, named, result, &said, &arguments.waiting()).await
+    })
+    .await
+}
+
+pub(crate) async fn start(session: &CliSession<'_>, arguments: &StartArgs) -> Result<(), CliError> {
+    let named = arguments.which.named(session).await?;
+    references::for_each(session.console, &named, async |named| {
+        let Reference {
+            namespace, name, ..
+        } = named;
+        let answer = session.client.stop_workload(namespace, name, false).await;
+        let result = accepted(session, answer, named).await?;
+        let said = match result.outcome {
+            WriteOutcome::Unchanged => "unchanged: it is not stopped".to_owned(),
+            _ => format!("starting, as generation {}", result.metadata.generation),
         };
         finish(session, named, result, &said, &arguments.waiting).await
     })
@@ -364,6 +403,8 @@ fn change(one: &GenerationView) -> String {
         Some(Origin::Restarted) => "restarted".to_owned(),
         Some(Origin::ImageSet) => "image set".to_owned(),
         Some(Origin::SecretChanged) => "secret changed".to_owned(),
+        Some(Origin::Stopped) => "stopped".to_owned(),
+        Some(Origin::Started) => format!("started with {}", one.replicas),
         None => String::new(),
     }
 }
@@ -377,8 +418,12 @@ async fn accepted(
     let Reference {
         namespace, name, ..
     } = named;
+    let is_missing = |error: &ClientError| {
+        let other = error.is_unknown_request() || error.to_string().contains("no generation ");
+        error.is_not_found() && !other
+    };
     match answer {
-        Err(error) if error.is_not_found() && !error.to_string().contains("no generation ") => {
+        Err(error) if is_missing(&error) => {
             let scope = Some(namespace.as_str());
             Err(get::missing::<WorkloadItem>(session, error, scope, name).await)
         }

@@ -56,7 +56,8 @@ pub(crate) struct RunArgs {
     /// Also write the files into this folder, which `katcall apply` takes
     #[arg(long, value_name = "DIR")]
     pub(super) save: Option<PathBuf>,
-    /// Wait until the workload runs as written
+    /// Wait until the workload runs as written; with --job, show the output of its run, and end with
+    /// the exit code of its program
     #[arg(long)]
     pub(super) wait: bool,
     /// Time limit of the wait

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_and_jobs_are_refused_as_in_files() {
+    fn a_route_and_a_job_are_accepted_as_in_files() {
         let routed = WorkloadSketch {
             ports: vec![port(MachinePort::None, 8080, Protocol::Tcp)],
             route: Some(RouteOption {
@@ -371,11 +371,19 @@ mod tests {
             job: true,
             ..sketch()
         };
-        for (sketch, field) in [(routed, "spec.ingress"), (job, "spec.type")] {
-            let bundle = parse(&sketch.files(), DecodeMode::Strict).unwrap();
-            let found = not_yet(&bundle);
-            assert!(found.iter().any(|one| one.path == field), "{found:?}");
-        }
+        let bundle = parse(&routed.files(), DecodeMode::Strict).unwrap();
+        assert_eq!(not_yet(&bundle), []);
+        let routes = &bundle.load_balancer.unwrap().spec.ingress;
+        let [route] = routes.as_slice() else {
+            panic!("{routes:?}");
+        };
+        assert_eq!(
+            (route.path.as_str(), route.service_port),
+            ("/a", Some(8080))
+        );
+        let bundle = parse(&job.files(), DecodeMode::Strict).unwrap();
+        assert_eq!(not_yet(&bundle), []);
+        assert!(bundle.job.is_some());
     }
 
     #[test]

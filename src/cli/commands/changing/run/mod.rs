@@ -14,6 +14,8 @@ use super::{
         local::{self, PreparedFolder},
     },
     export::write_named,
+    job,
+    job::AwaitedRun,
     output_folder::{self, ExistingFiles, OutputFile},
 };
 use crate::{
@@ -31,7 +33,7 @@ pub(crate) async fn run<'run>(
     session: &impl Fn() -> Result<CliSession<'run>, CliError>,
     console: &Console,
     arguments: &RunArgs,
-) -> Result<(), CliError> {
+) -> Result<u8, CliError> {
     let RunArgs { image, options, .. } = arguments;
     let name = match &arguments.name {
         Some(name) => name.clone(),
@@ -73,9 +75,20 @@ pub(crate) async fn run<'run>(
             uid: result.metadata.uid,
             generation: result.metadata.generation,
         };
-        wait::until_running(&session, target, Instant::now(), arguments.timeout).await?;
+        let started = Instant::now();
+        if options.job {
+            // A new Job begins with its run 1.
+            let run = AwaitedRun {
+                namespace: target.namespace,
+                workload: target.name,
+                number: 1,
+            };
+            return job::until_over(&session, &run, started + arguments.timeout).await;
+        }
+        wait::until_running(&session, target.clone(), started, arguments.timeout).await?;
+        wait::until_certificates(&session, &target, started, arguments.timeout).await?;
     }
-    Ok(())
+    Ok(0)
 }
 
 pub(crate) fn new(console: &Console, arguments: &NewArgs) -> Result<(), CliError> {

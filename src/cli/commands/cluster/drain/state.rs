@@ -9,10 +9,19 @@ use kat_types::{
         Condition, DRAIN_BLOCKED, InstanceItem, InstancePhase, NodeItem, NodePhase, WorkloadItem,
     },
     reason::Reason,
+    resource::WorkloadType,
 };
 
 /// Namespace and name.
 type InstanceKey = (String, String);
+
+/// Why an instance of a workload can't leave its machine.
+#[derive(Debug)]
+struct DrainObstacle {
+    message: String,
+    /// It ends without a person, so that waiting is of use.
+    passes: bool,
+}
 
 /// The present state of the lists.
 #[derive(Debug)]
@@ -24,10 +33,12 @@ pub(crate) struct DrainWait {
     /// Instances on the machine.
     instances: BTreeMap<InstanceKey, InstanceItem>,
     /// Why an instance of a workload can't leave its machine.
-    blocked: BTreeMap<InstanceKey, String>,
+    blocked: BTreeMap<InstanceKey, DrainObstacle>,
     /// Workloads that cannot be written: none of their instances moves until they are changed or
     /// deleted.
     not_writable: BTreeSet<InstanceKey>,
+    /// DaemonServices, whose instances leave when no other one is left.
+    daemons: BTreeSet<InstanceKey>,
     /// Workloads that had instances on the machine.
     were_here: BTreeSet<InstanceKey>,
     /// Workloads with an instance that no machine can take, with the reason.
@@ -45,6 +56,7 @@ impl DrainWait {
             instances: BTreeMap::new(),
             blocked: BTreeMap::new(),
             not_writable: BTreeSet::new(),
+            daemons: BTreeSet::new(),
             were_here: BTreeSet::new(),
             placeless: BTreeMap::new(),
             told: BTreeSet::new(),
@@ -99,6 +111,7 @@ impl DrainWait {
             ListChange::Listed(items) => {
                 self.blocked.clear();
                 self.not_writable.clear();
+                self.daemons.clear();
                 self.placeless.clear();
                 for item in items {
                     self.workload(&item);
@@ -117,6 +130,10 @@ impl DrainWait {
     }
 
     fn workload(&mut self, item: &WorkloadItem) {
+        match item.spec.workload.kind == WorkloadType::DaemonService {
+            true => self.daemons.insert(key(&item.metadata)),
+            false => self.daemons.remove(&key(&item.metadata)),
+        };
         let mut conditions = item.status.conditions.iter();
         let stays = |one: &&Condition| {
             (one.kind == DRAIN_BLOCKED && one.status) || one.reason == Reason::NotWritable
@@ -127,9 +144,13 @@ impl DrainWait {
             false => self.not_writable.remove(&key(&item.metadata)),
         };
         match found {
-            Some(condition) => self
-                .blocked
-                .insert(key(&item.metadata), condition.message.clone()),
+            Some(condition) => self.blocked.insert(
+                key(&item.metadata),
+                DrainObstacle {
+                    message: condition.message.clone(),
+                    passes: condition.reason == Reason::DrainWaits,
+                },
+            ),
             None => self.blocked.remove(&key(&item.metadata)),
         };
         let mut conditions = item.status.conditions.iter();
@@ -169,6 +190,26 @@ impl DrainWait {
             && left.all(|item| self.not_writable.contains(&workload_of(item)))
     }
 
+    /// The remaining instances and their reasons, if none of them can move without a person; it
+    /// changes with each instance that goes and with each reason. Those of DaemonServices wait for the
+    /// others.
+    pub(crate) fn standstill(&self) -> Option<Vec<String>> {
+        let others = || self.instances.values().filter(|item| !self.is_daemon(item));
+        let stands = match others().next() {
+            Some(_) => others().all(|item| self.is_stuck_for_good(item)),
+            None => false,
+        };
+        stands.then(|| self.remaining_instances())
+    }
+
+    /// A reason without its beginning, which names the instance and the machine.
+    fn without_subject<'w>(&self, id: &str, why: &'w str) -> &'w str {
+        let subject = format!("{id} can't leave {}", self.name);
+        let rest = why.strip_prefix(&subject).unwrap_or(why);
+        let rest = rest.strip_prefix(" yet").unwrap_or(rest);
+        rest.strip_prefix(": ").unwrap_or(why)
+    }
+
     /// Such as `2 instances left, 1 can't move`.
     pub(crate) fn counts(&self) -> String {
         let mut text = match self.instances.len() {
@@ -177,7 +218,7 @@ impl DrainWait {
             count => format!("{count} instances left"),
         };
         let stuck = self.instances.values();
-        let stuck = stuck.filter(|item| self.why_stuck(item).is_some()).count();
+        let stuck = stuck.filter(|item| self.is_stuck_for_good(item)).count();
         if stuck > 0 {
             text.push_str(&format!(", {stuck} can't move"));
         }
@@ -201,9 +242,11 @@ impl DrainWait {
             ));
         }
         let stuck = self.instances.values().filter_map(|item| {
-            let why = self.why_stuck(item)?;
+            let DrainObstacle { message, passes } = self.obstacle(item)?;
             let (namespace, id) = key(&item.metadata);
-            Some(format!("{namespace}/{id} can't move: {}", one_line(why)))
+            let why = one_line(self.without_subject(&id, message));
+            let yet = if *passes { " yet" } else { "" };
+            Some(format!("{namespace}/{id} can't move{yet}: {why}"))
         });
         lines.extend(stuck);
         lines.retain(|line| self.told.insert(line.clone()));
@@ -214,11 +257,12 @@ impl DrainWait {
     pub(crate) fn remaining_instances(&self) -> Vec<String> {
         let left = self.instances.values().map(|item| {
             let (namespace, id) = key(&item.metadata);
-            let why = match self.why_stuck(item) {
-                Some(why) => one_line(why),
+            let why = match self.obstacle(item) {
+                Some(obstacle) => one_line(self.without_subject(&id, &obstacle.message)),
                 None if item.status.phase == InstancePhase::Unknown => {
                     "Unknown, until its machine answers".to_owned()
                 }
+                None if self.is_daemon(item) => word(&item.status.phase),
                 None => format!(
                     "{}, its successor is not healthy yet",
                     word(&item.status.phase)
@@ -239,8 +283,16 @@ impl DrainWait {
         .collect()
     }
 
-    fn why_stuck(&self, item: &InstanceItem) -> Option<&str> {
-        self.blocked.get(&workload_of(item)).map(String::as_str)
+    fn obstacle(&self, item: &InstanceItem) -> Option<&DrainObstacle> {
+        self.blocked.get(&workload_of(item))
+    }
+
+    fn is_daemon(&self, item: &InstanceItem) -> bool {
+        self.daemons.contains(&workload_of(item))
+    }
+
+    fn is_stuck_for_good(&self, item: &InstanceItem) -> bool {
+        self.obstacle(item).is_some_and(|obstacle| !obstacle.passes)
     }
 }
 
@@ -336,5 +388,65 @@ mod tests {
         )));
         state.instances(ListChange::Deleted(instance("big", "n2")));
         assert!(!state.is_stuck(), "nothing is left: it is drained");
+    }
+
+    fn blocked(name: &str, reason: Reason, message: &str) -> WorkloadItem {
+        let mut item = workload(name, "");
+        item.status.conditions = vec![Condition {
+            kind: DRAIN_BLOCKED.to_owned(),
+            status: true,
+            reason: reason.into(),
+            message: message.to_owned(),
+            ..Condition::default()
+        }];
+        item
+    }
+
+    /// Data that is being moved takes longer than a drain without a change is waited for.
+    #[test]
+    fn an_obstacle_that_ends_by_itself_is_no_standstill() {
+        let mut state = DrainWait::new("n2");
+        let left = [instance("db", "n2"), instance("web", "n2")];
+        state.instances(ListChange::Listed(left.to_vec()));
+        let moves = "db-n2 can't leave n2 yet: its data is on its way";
+        let fits = "web-n2 can't leave n2: 0 of 2 machines fit";
+        state.workloads(ListChange::Listed(vec![
+            blocked("db", Reason::DrainWaits, moves),
+            blocked("web", Reason::Unschedulable, fits),
+        ]));
+        assert_eq!(state.standstill(), None, "db leaves when its data has");
+        assert_eq!(state.counts(), "2 instances left, 1 can't move");
+        let news = [
+            "shop/db-n2 can't move yet: its data is on its way",
+            "shop/web-n2 can't move: 0 of 2 machines fit",
+        ];
+        assert_eq!(state.news(), news);
+        let lines = [
+            "shop/db-n2: its data is on its way",
+            "shop/web-n2: 0 of 2 machines fit",
+        ];
+        assert_eq!(state.remaining_instances(), lines);
+        state.instances(ListChange::Deleted(instance("db", "n2")));
+        assert_eq!(state.standstill(), Some(vec![lines[1].to_owned()]));
+    }
+
+    #[test]
+    fn a_daemon_that_leaves_last_keeps_no_drain_waiting_for_what_can_not_leave() {
+        let mut state = DrainWait::new("n2");
+        let left = [instance("logs", "n2"), instance("web", "n2")];
+        state.instances(ListChange::Listed(left.to_vec()));
+        let last = "logs-n2 can't leave n2 yet: it leaves last";
+        let mut logs = blocked("logs", Reason::DrainWaits, last);
+        logs.spec.workload.kind = WorkloadType::DaemonService;
+        let fits = "web-n2 can't leave n2: 0 of 2 machines fit";
+        let web = blocked("web", Reason::Unschedulable, fits);
+        state.workloads(ListChange::Listed(vec![logs, web]));
+        let lines = [
+            "shop/logs-n2: it leaves last",
+            "shop/web-n2: 0 of 2 machines fit",
+        ];
+        assert_eq!(state.standstill(), Some(lines.map(str::to_owned).to_vec()));
+        state.instances(ListChange::Deleted(instance("web", "n2")));
+        assert_eq!(state.standstill(), None, "now it leaves");
     }
 }

@@ -311,7 +311,7 @@ pub(crate) async fn describe(
     for key in &item.spec.keys {
         table.row(vec![Cell::new(&key.name), Cell::new(key.size.to_string())]);
     }
-    sheet.table(&table);
+    sheet.table(table);
     of_object(session, sheet, ObjectKind::Secret, namespace, name).await;
     Ok(())
 }

@@ -13,6 +13,7 @@ use crate::{
 };
 use kat_types::{
     api::{ApiTime, ContainerStatus, EventFilter, InstanceItem, ObjectKind},
+    assignment::is_machine_slot,
     resource::Bytes,
 };
 
@@ -55,12 +56,15 @@ fn fields(sheet: &mut Sheet, item: &InstanceItem) {
         item.metadata.namespace.as_deref().unwrap_or_default(),
     );
     sheet.field("workload", &status.workload);
-    sheet.field("slot", &status.slot.to_string());
+    // That of a DaemonService follows from the machine.
+    if !is_machine_slot(status.slot) {
+        sheet.field("slot", &status.slot.to_string());
+    }
     sheet.field("node", status.node.as_deref().unwrap_or("none yet"));
     sheet.phase("phase", &word(&status.phase), &since);
     sheet.field("reason", &status.reason);
     sheet.field("message", &status.message);
-    sheet.phase("health", &word(&status.health), "");
+    sheet.phase("health", &get::rows::health_word(status), "");
     sheet.field("restarts", &status.restarts.to_string());
     let code = status.exit_code.map(|code| code.to_string());
     sheet.field("exit code", code.as_deref().unwrap_or_default());
@@ -125,7 +129,7 @@ fn containers(sheet: &mut Sheet, containers: &[ContainerStatus]) {
             Cell::new(&one.unit),
         ]);
     }
-    sheet.table(&table);
+    sheet.table(table);
 }
 
 /// Adds the commands that work for another user's unit: `journalctl --user-unit` as root shows none
@@ -137,11 +141,11 @@ pub(crate) fn commands(sheet: &mut Sheet, item: &InstanceItem) {
     }
     let node = status.node.as_deref().unwrap_or("its machine");
     sheet.section(&format!("{} on {node}, as root", item.metadata.name));
-    sheet.line(&format!(
+    sheet.command(&format!(
         "systemctl --user --machine={}@.host status {}",
         status.user, status.unit
     ));
-    sheet.line(&format!(
+    sheet.command(&format!(
         "journalctl _UID={} _SYSTEMD_USER_UNIT={}",
         status.uid, status.unit
     ));

@@ -33,6 +33,7 @@ pub(crate) async fn describe(
     instances.retain(|instance| instance.status.node.as_deref() == Some(name));
     instances.sort_by(InstanceItem::order);
     let all_volumes = client.volumes(None).await;
+    let addresses = client.virtual_addresses().await.map(|list| list.items);
     let query = EventFilter {
         kind: Some(ObjectKind::Node.to_string()),
         name: Some(name.to_owned()),
@@ -40,6 +41,14 @@ pub(crate) async fn describe(
     };
     let found = get::events(session, &query).await;
     fields(sheet, &item);
+    let addresses = addresses.unwrap_or_default();
+    let own = addresses
+        .iter()
+        .filter(|one| one.status.holder.as_deref() == Some(name));
+    let own: Vec<String> = own
+        .map(|one| format!("{} ({})", one.spec.address, rows::address_state(one)))
+        .collect();
+    sheet.field("virtual", &own.join(" "));
     sheet.conditions(&item.status.conditions);
     peers(sheet, &item.status.peers);
     if !instances.is_empty() {
@@ -49,7 +58,7 @@ pub(crate) async fn describe(
             now: sheet.now,
         };
         sheet.section("instances");
-        sheet.table(&get::table(&instances, columns));
+        sheet.table(get::table(&instances, columns));
     }
     volumes(sheet, all_volumes, true, |item| {
         item.status.node.as_deref() == Some(name)
@@ -139,7 +148,7 @@ fn peers(sheet: &mut Sheet, peers: &[OverlayPeer]) {
         ]);
     }
     sheet.section("peers");
-    sheet.table(&table);
+    sheet.table(table);
 }
 
 /// A size with one decimal digit above 1023 of a unit.

@@ -5,28 +5,34 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use jiff::Timestamp;
 
 use crate::{
-    console::tint,
+    console::{Console, tint},
     output::{
         or_dash, plain,
         table::{Cell, Table, tone_of},
+        wrapped,
     },
     time,
 };
 use kat_types::api::{ApiTime, Condition};
 
 const WIDTH: usize = 14;
+/// Spaces before the lines of a section.
+const INDENT: usize = 2;
 
 pub(crate) struct Sheet {
     text: String,
     colour: bool,
+    /// Columns of the terminal.
+    width: Option<usize>,
     pub(crate) now: Timestamp,
 }
 
 impl Sheet {
-    pub(crate) fn new(colour: bool) -> Self {
+    pub(crate) fn new(console: &Console) -> Self {
         Self {
             text: String::new(),
-            colour,
+            colour: console.colour,
+            width: console.width,
             now: Timestamp::now(),
         }
     }
@@ -43,7 +49,8 @@ impl Sheet {
         let mut name = name;
         for line in value.trim_end().lines() {
             // Writing to a String cannot fail.
-            let _ = writeln!(self.text, "{name:<WIDTH$}{}", plain(line));
+            let line = format!("{name:<WIDTH$}{}", plain(line));
+            let _ = writeln!(self.text, "{}", wrapped(&line, self.width));
             name = "";
         }
     }
@@ -56,7 +63,8 @@ impl Sheet {
         } else {
             format!(" ({})", or_dash(remark))
         };
-        let _ = writeln!(self.text, "{name:<WIDTH$}{shown}{remark}");
+        let line = format!("{name:<WIDTH$}{shown}{remark}");
+        let _ = writeln!(self.text, "{}", wrapped(&line, self.width));
     }
 
     pub(crate) fn labels(&mut self, labels: &BTreeMap<String, String>) {
@@ -76,11 +84,18 @@ impl Sheet {
     }
 
     pub(crate) fn line(&mut self, text: &str) {
+        let line = format!("  {}", plain(text));
+        let _ = writeln!(self.text, "{}", wrapped(&line, self.width));
+    }
+
+    /// Adds a command, which stays on one line to be copied.
+    pub(crate) fn command(&mut self, text: &str) {
         let _ = writeln!(self.text, "  {}", plain(text));
     }
 
-    pub(crate) fn table(&mut self, table: &Table) {
-        self.text.push_str(&table.indented(self.colour, 2));
+    pub(crate) fn table(&mut self, table: Table) {
+        let table = table.within(self.width.map(|width| width.saturating_sub(INDENT)));
+        self.text.push_str(&table.indented(self.colour, INDENT));
     }
 
     pub(crate) fn conditions(&mut self, conditions: &[Condition]) {
@@ -98,6 +113,6 @@ impl Sheet {
             ]);
         }
         self.section("conditions");
-        self.table(&table);
+        self.table(table);
     }
 }

@@ -60,7 +60,7 @@ pub(crate) async fn describe(
             now: sheet.now,
         };
         sheet.section("instances");
-        sheet.table(&get::table(&instances, columns));
+        sheet.table(get::table(&instances, columns));
     }
     volumes(sheet, of_namespace, false, |item| {
         item.spec.workload == name
@@ -99,6 +99,16 @@ fn fields(sheet: &mut Sheet, item: &WorkloadItem) {
     let git = spec.source.git.as_ref();
     sheet.field("git", git.map_or("", |git| git.repository.as_str()));
     sheet.field("restarts", &word(&spec.restart_policy.condition));
+    if let Some(job) = &item.spec.job {
+        let schedule = job.schedule.as_ref();
+        let schedule = schedule.map(|schedule| format!("{schedule} ({})", job.time_zone));
+        sheet.field("schedule", &schedule.unwrap_or_default());
+        let status = item.status.job.clone().unwrap_or_default();
+        sheet.field("next run", &status.next.to_string());
+        let skipped = status.skipped.as_ref();
+        let skipped = skipped.map(|one| format!("{}: {}", one.scheduled, one.message));
+        sheet.field("skipped", &skipped.unwrap_or_default());
+    }
     let ports: Vec<String> = item
         .spec
         .load_balancer

@@ -16,11 +16,12 @@ use crate::{
 };
 use kat_client::{ClientError, KeyedItem, RequestPath};
 use kat_types::api::{
-    ASSIGNMENTS_APPLIED, Condition, DISK_PRESSURE, Event, EventFilter, Health, InstanceItem,
-    InstancePhase, InstanceStatus, NamespaceItem, NodeItem, NodeStatus, OVERVIEW_ONLY,
-    ObjectReference, STORE_SILENT, Scope, SecretItem, TokenView, VolumeItem, WorkloadItem,
-    WorkloadPhase,
+    ASSIGNMENTS_APPLIED, Condition, DISK_PRESSURE, Event, EventFilter, Health, ISOLATION_ENFORCED,
+    InstanceItem, InstancePhase, InstanceStatus, NamespaceItem, NodeItem, NodeStatus,
+    OVERVIEW_ONLY, ObjectReference, RouteItem, STORE_SILENT, Scope, SecretItem, TokenView,
+    VIRTUAL_ADDRESSES_HELD, VirtualAddressItem, VolumeItem, WorkloadItem, WorkloadPhase,
 };
+use kat_types::assignment::is_machine_slot;
 use kat_types::resource::named_kind::NamedKind;
 
 /// The labels of kinds without labels.
@@ -31,7 +32,7 @@ fn namespace_of(item: &impl KeyedItem) -> Cell {
 }
 
 /// Puts the namespace, if it is shown, before a kind's own columns.
-fn with_namespace<T>(columns: Columns, namespace: T, rest: Vec<T>) -> Vec<T> {
+pub(super) fn with_namespace<T>(columns: Columns, namespace: T, rest: Vec<T>) -> Vec<T> {
     let mut all = Vec::with_capacity(rest.len() + 1);
     if columns.namespaces {
         all.push(namespace);
@@ -65,12 +66,12 @@ pub(crate) fn is_overview_only(item: &NodeItem) -> bool {
     conditions.any(|one| one.kind == OVERVIEW_ONLY && one.status)
 }
 
-/// The reason of a machine's phase; for a healthy machine, whether it is short of disk space or does
-/// not act on its list of assignments.
+/// The reason of a machine's phase; for a healthy machine, whether it is short of disk space, does not
+/// act on its list of assignments, does not isolate namespaces, or does not get a virtual address.
 fn node_reason(status: &NodeStatus) -> &str {
     let is_shown = |one: &&Condition| match one.kind.as_str() {
         DISK_PRESSURE => one.status,
-        ASSIGNMENTS_APPLIED => !one.status,
+        ASSIGNMENTS_APPLIED | ISOLATION_ENFORCED | VIRTUAL_ADDRESSES_HELD => !one.status,
         _ => false,
     };
     let shown = status.conditions.iter().find(is_shown);
@@ -170,12 +171,19 @@ impl ListableItem for WorkloadItem {
 }
 
 /// The health as one word; empty where nothing checks it, and where its machine does not answer.
+pub(crate) fn health_word(status: &InstanceStatus) -> String {
+    match status.health {
+        _ if status.phase == InstancePhase::Unknown => String::new(),
+        Health::NotApplicable => String::new(),
+        Health::PendingCheck => "pending".to_owned(),
+        other => word(&other),
+    }
+}
+
 fn health(status: &InstanceStatus) -> Cell {
     match status.health {
-        _ if status.phase == InstancePhase::Unknown => Cell::new(""),
-        Health::NotApplicable => Cell::new(""),
-        Health::PendingCheck => Cell::toned("pending", TextTone::Busy),
-        other => Cell::phase(&word(&other)),
+        Health::PendingCheck => Cell::toned(health_word(status), TextTone::Busy),
+        _ => Cell::phase(&health_word(status)),
     }
 }
 
@@ -327,7 +335,7 @@ impl ListableItem for NamespaceItem {
     fn headers(columns: Columns) -> Vec<&'static str> {
         let mut headers = vec!["NAME", "PHASE", "WORKLOADS", "AGE"];
         if columns.wide {
-            headers.push("QUOTAS");
+            headers.extend(["REACHED BY", "QUOTAS"]);
         }
         headers
     }
@@ -340,7 +348,10 @@ impl ListableItem for NamespaceItem {
             Cell::new(time::age(columns.now, self.metadata.creation_timestamp)),
         ];
         if columns.wide {
-            let quotas = quota::lines(&self.spec.quota, &self.status.used);
+            let spec = &self.spec;
+            let reached_by = quota::reached_by(spec.isolation, &spec.allow_namespaces);
+            let quotas = quota::lines(&spec.quota, &self.status.used);
+            row.push(Cell::new(reached_by));
             row.push(Cell::new(quotas.join(", ")));
         }
         row
@@ -377,7 +388,9 @@ impl ListableItem for VolumeItem {
 
     fn row(&self, columns: Columns) -> Vec<Cell> {
         let (spec, status) = (&self.spec, &self.status);
-        let slot = spec.slot.map(|slot| slot.to_string());
+        // That of a DaemonService follows from the machine.
+        let slot = spec.slot.filter(|slot| !is_machine_slot(*slot));
+        let slot = slot.map(|slot| slot.to_string());
         let mut rest = vec![
             Cell::new(&spec.workload),
             Cell::new(&self.metadata.name),
@@ -393,6 +406,128 @@ impl ListableItem for VolumeItem {
             rest.push(Cell::new(volumes::kept_copies(self)));
         }
         with_namespace(columns, namespace_of(self), rest)
+    }
+}
+
+impl ListableItem for RouteItem {
+    const SINGULAR: &'static str = "route";
+    const PLURAL: &'static str = "routes";
+    const NAMESPACED: bool = true;
+
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        RequestPath::routes(namespace)
+    }
+
+    fn item_route(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
+        None
+    }
+
+    /// A host alone names all its routes.
+    fn is_named(&self, name: &str) -> bool {
+        let path = self.spec.path.trim_end_matches('/');
+        match name.split_once('/') {
+            None => self.spec.host == name,
+            Some((host, wanted)) => {
+                self.spec.host == host
+                    && path.trim_start_matches('/') == wanted.trim_end_matches('/')
+            }
+        }
+    }
+
+    fn labels(&self) -> &BTreeMap<String, String> {
+        &NO_LABELS
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut rest = vec!["HOST", "PATH", "WORKLOAD", "TO", "TLS", "SERVING", "STATUS"];
+        if columns.wide {
+            rest.extend(["MACHINES", "ADDRESSES"]);
+        }
+        with_namespace(columns, "NAMESPACE", rest)
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let (spec, status) = (&self.spec, &self.status);
+        let (workload, serving) = match spec.workload.is_empty() {
+            // It leads to something outside KAT.
+            true => ("-".to_owned(), "-".to_owned()),
+            false => (
+                spec.workload.clone(),
+                format!("{}/{}", status.serving, status.instances),
+            ),
+        };
+        let mut rest = vec![
+            Cell::new(&spec.host),
+            Cell::new(&spec.path),
+            Cell::new(workload),
+            Cell::new(&spec.to),
+            Cell::new(&spec.issuer),
+            Cell::new(serving),
+            Cell::phase(&status.reason),
+        ];
+        if columns.wide {
+            let serves = status.machines.iter().filter(|machine| machine.serves);
+            let machines: Vec<&str> = serves.map(|machine| machine.node.as_str()).collect();
+            rest.push(Cell::new(machines.join(",")));
+            rest.push(Cell::new(status.addresses.join(",")));
+        }
+        with_namespace(columns, namespace_of(self), rest)
+    }
+}
+
+/// Such as `Held` or `VirtualAddressTaken`.
+pub(crate) fn address_state(item: &VirtualAddressItem) -> &str {
+    let status = &item.status;
+    match (status.held, status.reason.as_str()) {
+        (true, "") => "Held",
+        (false, "") => "Moving",
+        (_, reason) => reason,
+    }
+}
+
+impl ListableItem for VirtualAddressItem {
+    const SINGULAR: &'static str = "address";
+    const PLURAL: &'static str = "addresses";
+    const NAMESPACED: bool = false;
+
+    fn list(_: Option<&str>) -> Result<RequestPath, ClientError> {
+        Ok(RequestPath::virtual_addresses())
+    }
+
+    fn item_route(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
+        None
+    }
+
+    fn labels(&self) -> &BTreeMap<String, String> {
+        &NO_LABELS
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut headers = vec!["ADDRESS", "HOLDER", "STATUS", "SINCE"];
+        if columns.wide {
+            headers.extend(["INTERFACE", "LEADER LOST", "MACHINES"]);
+        }
+        headers
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let (spec, status) = (&self.spec, &self.status);
+        let mut row = vec![
+            Cell::new(&spec.address),
+            Cell::new(status.holder.as_deref().unwrap_or("-")),
+            Cell::phase(address_state(self)),
+            Cell::new(time::age(columns.now, status.since)),
+        ];
+        if columns.wide {
+            let machines = status.machines.iter();
+            let machines: Vec<String> = machines
+                .map(|machine| format!("{} {}", machine.node, word(&machine.state)))
+                .collect();
+            row.push(Cell::new(&spec.interface));
+            row.push(Cell::new(&spec.on_leader_loss));
+            row.push(Cell::new(machines.join(", ")));
+        }
+        row
     }
 }
 
@@ -508,6 +643,7 @@ impl ListableItem for TokenView {
     const SINGULAR: &'static str = "token";
     const PLURAL: &'static str = "tokens";
     const NAMESPACED: bool = false;
+    const TEXTS: &'static [&'static str] = &["NAME"];
 
     fn list(_: Option<&str>) -> Result<RequestPath, ClientError> {
         Ok(RequestPath::tokens())

@@ -66,6 +66,7 @@ pub(crate) async fn run<T: ListableItem>(
             ListChange::Listed(items) => {
                 let mut gone = std::mem::take(&mut known);
                 let mut items: Vec<T> = items;
+                items.retain(T::is_listed);
                 items.sort_by(T::order);
                 for item in items {
                     let happened = match gone.remove(&item.key()) {
@@ -84,6 +85,7 @@ pub(crate) async fn run<T: ListableItem>(
                 }
                 first = false;
             }
+            ListChange::Changed(item) | ListChange::Deleted(item) if !item.is_listed() => {}
             ListChange::Changed(item) => {
                 let happened = if known.insert(item.key(), item.clone()).is_some() {
                     ItemChange::Changed
@@ -168,6 +170,7 @@ impl WatchPrinter<'_> {
             table.row(cells);
         }
         let console = self.session.console;
+        let table = table.within(console.width.filter(|_| !columns.wide));
         console.print(&table.render(console.colour))?;
         self.table = Some(table);
         Ok(())

@@ -22,7 +22,7 @@ use kat_types::{
         AVAILABLE, ApiTime, AuthorityPhase, AuthorityStatus, BackupView, ClusterOverview,
         Condition, DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health, HealthView, InstancePhase,
         Metadata, NodePhase, NodeRole, ObjectKind, ObjectReference, OverviewRelayState,
-        OverviewStore, STORE_EPOCH_REFUSED, StoreView, WorkloadPhase,
+        OverviewStore, READS_FILES, STORE_EPOCH_REFUSED, StoreView, WorkloadPhase,
     },
     machine::program_version::{ProgramVersion, etcd_has_known_holes, etcd_mended_versions},
     reason::Reason,
@@ -368,6 +368,13 @@ impl Findings {
                 let message = one_line(&one.message);
                 format!("node {name} is short of disk space: {message}")
             }));
+            // It ends with an upgrade, and everything runs meanwhile.
+            let mut conditions = status.conditions.iter();
+            let older = conditions.find(|one| one.kind == READS_FILES && !one.status);
+            self.under_way.extend(older.map(|one| {
+                let message = one_line(&one.message);
+                format!("node {name} has an earlier version of KAT: {message}")
+            }));
             self.of_conditions(&format!("node {name}"), &status.conditions, now);
             let joins = !by_overview && status.phase == NodePhase::Joining;
             let created = node.metadata.creation_timestamp;
@@ -537,7 +544,10 @@ impl Findings {
             );
             // The urgency of the phase, where the reason is of a newer version.
             let urgency = match status.phase {
-                WorkloadPhase::Running | WorkloadPhase::Succeeded | WorkloadPhase::Scheduled => {
+                WorkloadPhase::Running
+                | WorkloadPhase::Succeeded
+                | WorkloadPhase::Scheduled
+                | WorkloadPhase::Active => {
                     running += 1;
                     self.of_conditions(&format!("workload {name}"), &status.conditions, now);
                     continue;
@@ -545,8 +555,8 @@ impl Findings {
                 WorkloadPhase::Stalled | WorkloadPhase::Failed => Urgency::Problem,
                 WorkloadPhase::Degraded => judged(reason, Urgency::Problem),
                 WorkloadPhase::Pending | WorkloadPhase::Deleting => judged(reason, Urgency::Calm),
-                // A person paused it, and its instances are judged by themselves.
-                WorkloadPhase::Paused | WorkloadPhase::Progressing | WorkloadPhase::Active => {
+                // A person paused or stopped it, and its instances are judged by themselves.
+                WorkloadPhase::Paused | WorkloadPhase::Stopped | WorkloadPhase::Progressing => {
                     Urgency::Calm
                 }
             };
@@ -790,6 +800,26 @@ mod tests {
                 "node n1 is short of disk space: /var/lib/kat: 90 MiB of 1.9 GiB are free, less than 194 MiB",
                 "instance default/filler-aaaaa on n1 is Scheduled: Evicted: stopped, because /var/lib/kat ran full",
             ]
+        );
+    }
+
+    #[test]
+    fn a_machine_that_does_not_read_every_file_is_shown_and_the_cluster_is_well() {
+        let now = Timestamp::now();
+        let mut node = member();
+        let why = "its KAT reads files of version 1, and those of a stored workload need version 2";
+        let condition = json!({"type": READS_FILES, "status": false, "reason": "ReaderTooOld",
+            "message": why, "since": ""});
+        let condition: Condition = serde_json::from_value(condition).unwrap();
+        node.status.conditions.push(condition);
+        let before = Findings::of(&known(health(false, &[]), member()), now);
+        let found = Findings::of(&known(health(false, &[]), node), now);
+        assert_eq!(found.troubles, before.troubles);
+        let shown = format!("has an earlier version of KAT: {why}");
+        assert!(
+            found.under_way.iter().any(|line| line.ends_with(&shown)),
+            "{:?}",
+            found.under_way
         );
     }
 

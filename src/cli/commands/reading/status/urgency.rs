@@ -55,20 +55,40 @@ const fn urgency(reason: Reason) -> Urgency {
     match reason {
         // The normal course of a workload.
         Reason::AllHealthy
+        | Reason::Served
+        | Reason::IngressDisabled
         | Reason::Progressing
+        | Reason::WaitsForDependency
         | Reason::InitContainerRunning
+        | Reason::CertificatePending
         | Reason::HealthCheckPending
         | Reason::ConnectionDraining
         | Reason::ProgramEnded
         | Reason::GroupsChanged => Calm,
+        // The normal course of a Job; what failed is told of its run.
+        Reason::AwaitsSchedule
+        | Reason::RunActive
+        | Reason::RunWaits
+        | Reason::RunSucceeded
+        | Reason::RunCancelled
+        | Reason::RunReplaced
+        | Reason::RunOverlapped
+        | Reason::RunMissed
+        | Reason::JobSuspended
+        | Reason::Interrupted => Calm,
         // A person has asked for it.
-        Reason::Paused | Reason::VolumeMoving | Reason::Draining | Reason::Drained => Calm,
+        Reason::Paused
+        | Reason::Stopped
+        | Reason::VolumeMoving
+        | Reason::Draining
+        | Reason::Drained => Calm,
         // Notes: the workload or the machine works. Members of etcd are judged by themselves.
         Reason::AutoRollback
         | Reason::ImageNotPinned
         | Reason::ControllerMissing
         | Reason::KilledAtStop
         | Reason::EtcdHasKnownHoles
+        | Reason::ReaderTooOld
         | Reason::Votes
         | Reason::CatchesUp
         | Reason::Starts
@@ -76,6 +96,7 @@ const fn urgency(reason: Reason) -> Urgency {
         // A place may come free, a machine may come back, and the agent mends some faults.
         Reason::Unschedulable
         | Reason::DrainBlocked
+        | Reason::DrainWaits
         | Reason::WaitingForAgent
         | Reason::ImageLost
         | Reason::StartInterrupted
@@ -83,6 +104,11 @@ const fn urgency(reason: Reason) -> Urgency {
         Reason::Deleting => Late(LATE_DELETION_SECONDS),
         // Only other files, or other settings of the cluster or a machine, end it.
         Reason::SecretMissing
+        | Reason::DependencyFailed
+        | Reason::HostTaken
+        | Reason::AuthNotReachable
+        | Reason::RouteRefused
+        | Reason::IngressPortInUse
         | Reason::SecretUnusable
         | Reason::NotWritable
         | Reason::UnreadableFiles
@@ -106,11 +132,20 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::GroupNotAllowed
         | Reason::GroupMissing
         | Reason::DeviceMissing
-        | Reason::DeviceNotAllowed => ForPerson,
+        | Reason::DeviceNotAllowed
+        | Reason::MachineAccessNotAllowed
+        | Reason::BackoffLimitExceeded
+        | Reason::DeadlineExceeded
+        | Reason::ScheduleUnreadable => ForPerson,
         Reason::SecretUnreadable
+        | Reason::DependencyTimedOut
         | Reason::SecretNotWritten
         | Reason::Unreadable
         | Reason::NoneFree
+        | Reason::CertificateFailed
+        | Reason::TlsNotReady
+        | Reason::IngressFailed
+        | Reason::NoIngressMachine
         | Reason::WaitsForItsData
         | Reason::NodeNotReady
         | Reason::ImagePullFailed
@@ -148,6 +183,10 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::OverlayDown
         | Reason::DataPathDown
         | Reason::AssignmentsNotApplied
+        | Reason::IsolationNotEnforced
+        | Reason::VirtualAddressTaken
+        | Reason::VirtualAddressRefused
+        | Reason::NoAddressHolder
         | Reason::DiskNotAnswering
         | Reason::DiskPressure
         | Reason::Evicted

@@ -34,19 +34,34 @@ pub(crate) const fn event_explanation(reason: EventReason) -> Explanation {
         EventReason::Scaled => explained("a user changed the number of replicas of the workload", ""),
         EventReason::ImageSet => explained("a user changed the image of the workload", ""),
         EventReason::Restarted => explained("a user asked for new instances of the workload with the same files", ""),
+        EventReason::WorkloadStopped => with_next_of("a user stopped the workload: its instances end, and everything else of it stays", Reason::Stopped),
+        EventReason::WorkloadStarted => explained("a user started the stopped workload with as many replicas as before", ""),
         EventReason::RolloutPaused => with_next_of("a user paused the rollouts of the workload; no instance of a new version replaces another", Reason::Paused),
         EventReason::RolloutResumed => explained("a user resumed the rollouts of the workload", ""),
         EventReason::RolloutStarted => explained("instances of a new generation start to replace instances of another version",
             "katcall rollout status {namespace}/{workload}"),
         EventReason::RolloutCompleted => explained("all instances of the workload are healthy and of the new generation, and none of another version is left", ""),
         EventReason::Stalled => with_next_of("the rollout of the workload made no progress for progressDeadlineSeconds", Reason::FirstVersionStalled),
+        EventReason::DependencyTimedOut => explained("a workload of its startAfter was not there within timeoutSeconds, and it started without it, as `onTimeout: start` says",
+            "katcall why workload {namespace}/NAME for the workload that was not there"),
         EventReason::SecretChanged => explained("a secret that the workload uses has another value; a new generation with the same files replaces its instances", ""),
         EventReason::NotWritable => with_next_of("the leader cannot write a change of the workload or machine to the store, because the change is too large or cannot be encoded; the leader changes nothing of it",
             Reason::NotWritable),
         EventReason::Deleting => with_next_of("a user asked for the deletion of the workload or namespace; the deletion ends when the machines confirm that nothing of it is left", Reason::Deleting),
         EventReason::Deleted => explained("the workload is deleted, and no machine runs anything of it; data of volumes that is kept stays", ""),
+        // Jobs.
+        EventReason::RunCreated => explained("a run of the Job was made: its scheduled time came, its files were applied, or a user asked for it", "katcall get runs -n {namespace}"),
+        EventReason::RunSucceeded => explained("a run of the Job succeeded", ""),
+        EventReason::RunFailed => explained("a run of the Job failed, for the reason in the message", "katcall get runs -n {namespace}, and katcall logs run/NAME-N -n {namespace} for its output"),
+        EventReason::RunCancelled => explained("a run of the Job was ended: a user cancelled it, or a later run took its place", ""),
+        EventReason::RunSkipped => with_next_of("a scheduled time of the Job had no run, because another run was active", Reason::RunOverlapped),
+        EventReason::RunMissed => explained("scheduled times of the Job had no run, for the reason in the message", ""),
+        EventReason::JobSuspended => explained("a user suspended the Job: no run starts by its schedule", "katcall job resume {namespace}/{workload}"),
+        EventReason::JobResumed => explained("a user resumed the Job; times while it was suspended are not made up for", ""),
+        EventReason::CertificateIssued => explained("KAT's own authority for ingress issued a certificate for a host of the workload's routes", "katcall describe route HOST shows when it expires"),
         // Namespaces.
         EventReason::QuotaSet => explained("a user set the quotas of the namespace", "katcall describe namespace {namespace} shows the quotas and their use"),
+        EventReason::NamespaceAccessSet => explained("a user set which other namespaces may reach the workloads of the namespace", "katcall describe namespace {namespace} shows which"),
         // Registries.
         EventReason::RegistryLogin => explained("a user stored credentials for a registry; pulls of the namespace use them", ""),
         EventReason::RegistryLogout => explained("a user removed the credentials for a registry; what runs continues, and later pulls of the namespace have no credentials",
@@ -83,10 +98,18 @@ pub(crate) const fn event_explanation(reason: EventReason) -> Explanation {
         EventReason::LabelsChanged => explained("a user changed the labels of the machine", ""),
         EventReason::TaintsChanged => explained("a user changed the taints of the machine", ""),
         EventReason::EndpointsChanged => explained("other machines reach the machine at other addresses than before, those in the message", ""),
+        EventReason::RoutesNotServed => explained("the machine does not serve the routes that it was given: a program of the machine holds port 80 or 443, or kat-ingress does not run",
+            "katcall describe node NODE shows why; other ingress machines serve the routes meanwhile"),
+        EventReason::RoutesServed => explained("the machine serves its routes again", ""),
         EventReason::AddressTaken => with_next_of("the machine reports an address that another machine registered first; other machines continue to use that address for the other machine",
             Reason::AddressTaken),
         EventReason::OverlayDown => with_next_of("the leader's machine and more than half of the others get no answer from the machine over the overlay; new connections go to other machines where any serves", Reason::OverlayDown),
         EventReason::OverlayUp => explained("the machine answers over the overlay again, and is sent new connections", ""),
+        EventReason::IsolationNotEnforced => with_next_of("the cluster isolates namespaces, and kat-net of the machine does not", Reason::IsolationNotEnforced),
+        EventReason::IsolationEnforced => explained("kat-net of the machine isolates namespaces again, or the cluster does not ask for it any more", ""),
+        EventReason::VirtualAddressMoved => explained("another machine is to hold a virtual address", ""),
+        EventReason::VirtualAddressNotHeld => with_next_of("the machine is to hold a virtual address, and does not get it", Reason::VirtualAddressTaken),
+        EventReason::VirtualAddressHeld => explained("nothing is in the way of the machine's virtual addresses any more", ""),
         EventReason::DiskPressure => with_next_of("a file system of the machine is short of free space or inodes; no new instances are placed on it where another machine can take them", Reason::DiskPressure),
         EventReason::DiskPressureEnded => explained("the machine has enough free disk space again", ""),
         EventReason::ImagesRemoved => explained("the machine removed images that nothing used", ""),
@@ -131,7 +154,10 @@ pub(crate) fn ends_warning(warning: &str, later: &str) -> bool {
         EventReason::Lost => matches!(later, EventReason::Started | EventReason::Stopped),
         EventReason::Stalled => matches!(
             later,
-            EventReason::RolloutCompleted | EventReason::RolledBack | EventReason::Updated
+            EventReason::RolloutCompleted
+                | EventReason::RolledBack
+                | EventReason::Updated
+                | EventReason::WorkloadStopped
         ),
         EventReason::VolumeMoveFailed => {
             matches!(
@@ -144,6 +170,8 @@ pub(crate) fn ends_warning(warning: &str, later: &str) -> bool {
         }
         EventReason::DiskPressure => later == EventReason::DiskPressureEnded,
         EventReason::OverlayDown => later == EventReason::OverlayUp,
+        EventReason::IsolationNotEnforced => later == EventReason::IsolationEnforced,
+        EventReason::VirtualAddressNotHeld => later == EventReason::VirtualAddressHeld,
         EventReason::MemberUnhealthy => {
             matches!(
                 later,

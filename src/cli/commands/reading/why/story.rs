@@ -15,14 +15,22 @@ use crate::{
 use kat_client::KeyedItem;
 use kat_types::{
     api::{
-        AVAILABLE, ApiTime, Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, Event,
-        EventKind, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED, Health, InstanceItem, InstancePhase,
-        NodeItem, NodePhase, ObjectKind, ROLLED_BACK, STORE_EPOCH_REFUSED, WorkloadItem,
-        WorkloadPhase, other_image,
+        AVAILABLE, ApiTime, Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED,
+        ETCD_CONDITION, Event, EventKind, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED, Health,
+        InstanceItem, InstancePhase, NodeItem, NodePhase, ObjectKind, ROLLED_BACK, RouteItem,
+        STORE_EPOCH_REFUSED, VirtualAddressItem, WorkloadItem, WorkloadPhase, other_image,
     },
+    assignment::is_machine_slot,
     reason::{EventReason, Reason},
 };
 
+/// Age from which a machine's report is late. Each machine reports every `agentTickSeconds`, 15 by
+/// default, and at once when something changes.
+const LATE_REPORT_SECONDS: i64 = 20;
+/// Time without an answer over the overlay from which a machine may be lost.
+const UNANSWERED_SECONDS: u32 = 5;
+/// The cause where nothing is wrong.
+const NO_PROBLEM: &str = "no problem is known";
 /// Most instances that are described one by one.
 const INSTANCES: usize = 12;
 
@@ -100,6 +108,35 @@ impl WhyReport {
             };
             self.because.push(means);
             self.try_next(format!("katcall uncordon {name} ends the drain"));
+        }
+    }
+
+    /// Adds the machines of instances that may be lost, although the leader has not judged them yet: what
+    /// is known of the instances there may be old.
+    pub(crate) fn tell_silent_machines(
+        &mut self,
+        nodes: &[NodeItem],
+        instances: &[InstanceItem],
+        now: Timestamp,
+    ) {
+        for node in nodes {
+            let name = &node.metadata.name;
+            let mut placed = instances.iter();
+            let is_used = placed.any(|item| item.status.node.as_ref() == Some(name));
+            let Some(silence) = silence(node, nodes, now).filter(|_| is_used) else {
+                continue;
+            };
+            self.because.retain(|line| line != NO_PROBLEM);
+            self.because.push(format!(
+                "machine {name} may be off or cut off, and what is known of its instances may be old: {silence}"
+            ));
+            self.try_next(format!("katcall why node {name}"));
+        }
+    }
+
+    fn try_next_of(&mut self, reason: &str, names: &ReasonPlaceholders<'_>) {
+        if let Some(known) = reasons::find(reason) {
+            self.try_next(names.fill(known.next));
         }
     }
 
@@ -188,6 +225,124 @@ fn plural(count: u32, one: &str, more: &str) -> String {
     }
 }
 
+/// A virtual address.
+pub(super) fn of_address(
+    item: &VirtualAddressItem,
+    events: Vec<Event>,
+    now: Timestamp,
+) -> WhyReport {
+    let mut report = WhyReport::default();
+    let (name, status) = (&item.metadata.name, &item.status);
+    let holder = status.holder.as_deref();
+    report.state = match (holder, status.held, status.reason.as_str()) {
+        (Some(holder), true, "") => format!("address {name} is held by {holder}"),
+        (Some(holder), false, "") => format!("address {name} is on its way to {holder}"),
+        (_, _, reason) => format!("address {name} is not held: {reason}"),
+    };
+    report.wanted = "one ingress machine has the address at a time".to_owned();
+    for machine in &status.machines {
+        let message = match machine.message.as_str() {
+            "" => String::new(),
+            message => format!(": {}", one_line(message)),
+        };
+        let (node, state) = (&machine.node, word(&machine.state));
+        report.is.push(format!("{node} is {state}{message}"));
+    }
+    if !status.reason.is_empty() {
+        let names = ReasonPlaceholders {
+            node: holder.unwrap_or("the machine"),
+            ..PLACEHOLDER_WORDS
+        };
+        report.add_reason(name, &status.reason, &status.message, &names);
+    }
+    report.lately(&events, now, &PLACEHOLDER_WORDS)
+}
+
+/// The routes of a host, or the one with a path.
+pub(super) fn of_routes(routes: &[RouteItem], events: Vec<Event>, now: Timestamp) -> WhyReport {
+    let mut report = WhyReport::default();
+    let served = routes.iter().filter(|route| route.status.served).count();
+    let Some(first) = routes.first() else {
+        return report;
+    };
+    let host = &first.spec.host;
+    report.state = match routes {
+        [only] if only.status.served => format!("route {} is served", only.metadata.name),
+        [only] => format!(
+            "route {} is not served: {}",
+            only.metadata.name, only.status.reason
+        ),
+        all => format!("{served} of {} routes of {host} are served", all.len()),
+    };
+    report.wanted = format!(
+        "requests for {host} reach {}",
+        routes
+            .iter()
+            .map(|route| match route.spec.workload.as_str() {
+                "" => format!("{} at {}", route.spec.to, route.spec.path),
+                workload => format!("{workload} at {} ({})", route.spec.path, route.spec.to),
+            })
+            .collect::<Vec<_>>()
+            .join(", ")
+    );
+    for route in routes {
+        let (spec, status) = (&route.spec, &route.status);
+        let behind = match spec.workload.is_empty() {
+            true => "KAT does not know the state of what is behind it".to_owned(),
+            false => format!(
+                "{} of {} instances take requests",
+                status.serving, status.instances
+            ),
+        };
+        report.is.push(format!(
+            "{}: {behind}, certificate: {}",
+            route.metadata.name, spec.issuer
+        ));
+        let names = ReasonPlaceholders {
+            workload: &spec.workload,
+            namespace: route.metadata.namespace.as_deref().unwrap_or_default(),
+            ..PLACEHOLDER_WORDS
+        };
+        if !status.served {
+            report.add_reason(
+                &route.metadata.name,
+                &status.reason,
+                &status.message,
+                &names,
+            );
+        } else if !status.message.is_empty() {
+            report.because.push(one_line(&status.message));
+        } else if spec.to.starts_with("port ") && status.serving == 0 {
+            report.because.push(format!(
+                "no instance of {} takes requests, so that callers get 503",
+                spec.workload
+            ));
+            report.try_next(format!("katcall why workload {}", spec.workload));
+        }
+        for machine in &status.machines {
+            let names = ReasonPlaceholders {
+                node: &machine.node,
+                ..names
+            };
+            if machine.serves {
+                report
+                    .is
+                    .push(format!("{} serves {}", machine.node, route.metadata.name));
+            } else if !machine.message.is_empty() {
+                report.because.push(format!(
+                    "{} does not serve {}: {}",
+                    machine.node,
+                    route.metadata.name,
+                    one_line(&machine.message)
+                ));
+                report.try_next_of(&machine.reason, &names);
+            }
+        }
+    }
+    report.because.dedup();
+    report.lately(&events, now, &PLACEHOLDER_WORDS)
+}
+
 /// `drained` are the machines that are being drained.
 pub(crate) fn of_workload(
     item: &WorkloadItem,
@@ -254,7 +409,9 @@ pub(crate) fn of_workload(
             .any(|instance| instance.status.reason == condition.reason);
         if holds_up(condition) && !of_instance {
             let reason = match condition.kind.as_str() {
-                DRAIN_BLOCKED => Reason::DrainBlocked.word(),
+                DRAIN_BLOCKED if condition.reason != Reason::DrainWaits => {
+                    Reason::DrainBlocked.word()
+                }
                 _ if stalled_at_first(&condition.reason, item) => {
                     Reason::FirstVersionStalled.word()
                 }
@@ -433,17 +590,19 @@ pub(crate) fn of_instance(item: &InstanceItem, events: Vec<Event>, now: Timestam
         status.phase,
         InstancePhase::Stopping | InstancePhase::Stopped
     );
+    let place = match is_machine_slot(status.slot) {
+        // The slot of a DaemonService follows from its machine.
+        true => "the machine's instance".to_owned(),
+        false => format!("slot {}", status.slot),
+    };
     let mut story = WhyReport {
         state: format!("instance {namespace}/{name} {}", instance_state(item, now)),
         wanted: if leaves {
-            format!(
-                "that it ends; it was slot {} of {}",
-                status.slot, status.workload
-            )
+            format!("that it ends; it was {place} of {}", status.workload)
         } else {
             format!(
-                "that it runs {} as slot {} of {}, generation {}",
-                status.image, status.slot, status.workload, status.generation
+                "that it runs {} as {place} of {}, generation {}",
+                status.image, status.workload, status.generation
             )
         },
         ..WhyReport::default()
@@ -504,9 +663,11 @@ pub(crate) fn of_node(
             story.because.push(format!(
                 "workload {namespace}/{workload_name} cannot leave it\n  {message}"
             ));
-            story.try_next(names.fill(
-                "make room on another machine, move the data with katcall volume move, or stop what cannot leave with katcall drain {node} --force",
-            ));
+            if blocked.reason != Reason::DrainWaits {
+                story.try_next(names.fill(
+                    "make room on another machine, move the data with katcall volume move, or stop what cannot leave with katcall drain {node} --force",
+                ));
+            }
         }
     }
     if !status.reason.is_empty() {
@@ -519,13 +680,61 @@ pub(crate) fn of_node(
     story.lately(&events, now, &names)
 }
 
+/// Why a machine may be lost; `None` of one that speaks, and of one that the leader has judged.
+fn silence(node: &NodeItem, nodes: &[NodeItem], now: Timestamp) -> Option<String> {
+    let status = &node.status;
+    let is_judged = matches!(
+        status.phase,
+        NodePhase::NotReady | NodePhase::Joining | NodePhase::Detached
+    );
+    if is_judged {
+        return None;
+    }
+    let mut signs = Vec::new();
+    let last = status.last_heartbeat?;
+    let is_late = |then: Timestamp| now.duration_since(then).as_secs() >= LATE_REPORT_SECONDS;
+    let is_late = last.get().is_some_and(is_late);
+    let mut conditions = status.conditions.iter();
+    let member = conditions.find(|one| one.kind == ETCD_CONDITION);
+    if member.is_some_and(|one| !one.status && one.reason == Reason::NoAnswer) {
+        signs.push("its etcd does not answer".to_owned());
+    }
+    let unanswered: Vec<&str> = nodes
+        .iter()
+        .filter(|other| {
+            let mut peers = other.status.peers.iter();
+            let peer = peers.find(|peer| peer.name == node.metadata.name);
+            let seconds = peer.and_then(|peer| peer.unanswered_seconds);
+            seconds.is_some_and(|seconds| seconds >= UNANSWERED_SECONDS)
+        })
+        .map(|other| other.metadata.name.as_str())
+        .collect();
+    match unanswered.as_slice() {
+        [] => {}
+        [one] => signs.push(format!("{one} gets no answer from it")),
+        [one, others @ ..] => signs.push(format!(
+            "{one} and {} get no answer from it",
+            plural(
+                u32::try_from(others.len()).unwrap_or(u32::MAX),
+                "other",
+                "others"
+            )
+        )),
+    }
+    if signs.is_empty() && !is_late {
+        return None;
+    }
+    signs.push(format!("its last report came {} ago", time::age(now, last)));
+    Some(signs.join(", "))
+}
+
 /// Ensures that the text is never empty.
 fn finish(story: &mut WhyReport, well: bool) {
     if !story.because.is_empty() {
         return;
     }
     story.because.push(if well {
-        "no problem is known".to_owned()
+        NO_PROBLEM.to_owned()
     } else {
         "it progresses, and reports nothing else".to_owned()
     });

@@ -128,6 +128,17 @@ fn a_rollout_that_waits_or_went_nowhere_says_why_and_what_helps() {
     );
     assert_eq!(story.next, ["katcall rollout resume shop/web"]);
 
+    let why = "stopped by uid:1000; `katcall start shop/web` starts it";
+    let stopped = workload("Stopped", [0, 0], available(false, "Stopped", why));
+    let story = of_workload(&stopped, &[], &[], Vec::new(), now());
+    assert_eq!(
+        story.because,
+        [format!(
+            "a user stopped it; its volumes, its service address and its secrets stay\n  {why}"
+        )]
+    );
+    assert_eq!(story.next, ["katcall start shop/web"]);
+
     let why = "no progress for 600 s: ImagePullFailed: web-bbbbb: no such image";
     let stalled = available(false, "ProgressDeadlineExceeded", why);
     let mut stalled = workload("Stalled", [2, 0], stalled);
@@ -480,4 +491,67 @@ fn a_machine_without_a_report_to_this_leader_is_not_said_to_be_new() {
         state("Joining"),
         "node n2 is Joining: it has not reported yet"
     );
+}
+
+/// A machine is lost for the leader only after the node-loss timeout.
+#[test]
+fn a_machine_that_went_silent_is_named_before_the_leader_judges_it() {
+    let node = |name: &str, phase: &str, reported: &str| -> NodeItem {
+        serde_json::from_value(json!({
+            "kind": "Node", "metadata": {"name": name}, "spec": {},
+            "status": {"phase": phase, "lastHeartbeat": reported}
+        }))
+        .unwrap()
+    };
+    let item = workload("Running", [1, 1], available(true, "", ""));
+    let runs = [instance("web-aaaaa", "Running", "", "")];
+    let told = |nodes: &[NodeItem]| {
+        let mut story = of_workload(&item, &runs, &[], Vec::new(), now());
+        story.tell_silent_machines(nodes, &runs, now());
+        (story.because, story.next)
+    };
+    let fresh = "2026-01-01T00:59:52Z";
+    let well = node("n2", "Ready", fresh);
+    let quiet = (vec![NO_PROBLEM.to_owned()], Vec::new());
+    assert_eq!(told(std::slice::from_ref(&well)), quiet);
+    let start = "machine n2 may be off or cut off, and what is known of its instances may be old: ";
+
+    let mut silent = well.clone();
+    silent.status.conditions = vec![
+        serde_json::from_value(
+            json!({"type": ETCD_CONDITION, "status": false, "reason": "NoAnswer",
+            "message": "", "since": fresh}),
+        )
+        .unwrap(),
+    ];
+    let (because, next) = told(&[silent]);
+    assert_eq!(
+        because,
+        [format!(
+            "{start}its etcd does not answer, its last report came 8s ago"
+        )]
+    );
+    assert_eq!(next, ["katcall why node n2"]);
+
+    let late = node("n2", "Ready", "2026-01-01T00:59:35Z");
+    let (because, _) = told(&[late]);
+    assert_eq!(because, [format!("{start}its last report came 25s ago")]);
+
+    let mut other = node("n1", "Ready", fresh);
+    other.status.peers =
+        serde_json::from_value(json!([{"name": "n2", "connected": true, "unansweredSeconds": 6}]))
+            .unwrap();
+    let (because, _) = told(&[other, well.clone()]);
+    assert_eq!(
+        because,
+        [format!(
+            "{start}n1 gets no answer from it, its last report came 8s ago"
+        )]
+    );
+
+    // A machine without instances of the workload, and one that is judged already.
+    let elsewhere = node("n3", "Ready", "2026-01-01T00:50:00Z");
+    assert_eq!(told(&[well, elsewhere]), quiet);
+    let lost = node("n2", "NotReady", "2026-01-01T00:50:00Z");
+    assert_eq!(told(&[lost]), quiet);
 }

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 /// A stream with a deadline for each pending write.
-pub(crate) struct WriteTimeoutStream<S> {
+pub struct WriteTimeoutStream<S> {
     stream: S,
     limit: Duration,
     deadline: Option<Pin<Box<Sleep>>>,
@@ -21,7 +21,7 @@ pub(crate) struct WriteTimeoutStream<S> {
 
 impl<S> WriteTimeoutStream<S> {
     /// Writes that are pending for longer than `limit` fail with `TimedOut`.
-    pub(crate) fn new(stream: S, limit: Duration) -> Self {
+    pub fn new(stream: S, limit: Duration) -> Self {
         Self {
             stream,
             limit,

@@ -1,0 +1,168 @@
+//! The columns of Jobs and of their runs.
+
+use std::{cmp::Ordering, collections::BTreeMap};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Columns, ListableItem, rows::with_namespace};
+use crate::{
+    output::{table::Cell, word},
+    time,
+};
+use kat_client::{ClientError, KeyedItem, RequestPath};
+use kat_types::{
+    api::{RunItem, WorkloadItem},
+    resource::Completions,
+    store::jobs::RunPhase,
+};
+
+/// A workload of type Job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct JobItem(WorkloadItem);
+
+impl KeyedItem for JobItem {
+    fn key(&self) -> (String, String) {
+        self.0.key()
+    }
+}
+
+impl ListableItem for JobItem {
+    const SINGULAR: &'static str = "job";
+    const PLURAL: &'static str = "jobs";
+    const NAMESPACED: bool = true;
+
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        RequestPath::workloads(namespace)
+    }
+
+    fn item_route(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
+        // A Service of that name is no Job.
+        None
+    }
+
+    fn is_listed(&self) -> bool {
+        self.0.spec.job.is_some()
+    }
+
+    fn labels(&self) -> &BTreeMap<String, String> {
+        &self.0.metadata.labels
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut rest = vec![
+            "NAME", "SCHEDULE", "PHASE", "ACTIVE", "LAST RUN", "ENDED", "NEXT", "AGE",
+        ];
+        if columns.wide {
+            rest.extend(["TIME ZONE", "COMPLETIONS", "CONCURRENCY", "SKIPPED"]);
+        }
+        with_namespace(columns, "NAMESPACE", rest)
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let item = &self.0;
+        let status = item.status.job.clone().unwrap_or_default();
+        let spec = item.spec.job.as_ref();
+        let schedule = spec.and_then(|spec| spec.schedule.clone());
+        let last = match (status.last_number, status.last_phase) {
+            (0, _) => String::new(),
+            (number, phase) => {
+                let phase = phase.map_or("", RunPhase::word);
+                format!("{}-{number} {phase}", item.metadata.name)
+            }
+        };
+        let next = match status.suspended {
+            true => "suspended".to_owned(),
+            false => status.next.to_string(),
+        };
+        let mut rest = vec![
+            Cell::new(&item.metadata.name),
+            Cell::new(schedule.unwrap_or_default()),
+            Cell::phase(&word(&item.status.phase)),
+            Cell::new(status.active.to_string()),
+            Cell::new(last.trim_end()),
+            Cell::new(time::age(columns.now, status.last_finished)),
+            Cell::new(next),
+            Cell::new(time::age(columns.now, item.metadata.creation_timestamp)),
+        ];
+        if columns.wide {
+            let zone = spec.map(|spec| spec.time_zone.clone());
+            rest.push(Cell::new(zone.unwrap_or_default()));
+            let completions = spec.map(|spec| match spec.completions {
+                Completions::Count(count) => count.to_string(),
+                Completions::PerNode(_) => "PerNode".to_owned(),
+            });
+            rest.push(Cell::new(completions.unwrap_or_default()));
+            let policy = spec.map(|spec| word(&spec.concurrency_policy));
+            rest.push(Cell::new(policy.unwrap_or_default()));
+            let skipped = status.skipped.map(|skipped| skipped.scheduled.to_string());
+            rest.push(Cell::new(skipped.unwrap_or_default()));
+        }
+        let namespace = Cell::new(self.key().0);
+        with_namespace(columns, namespace, rest)
+    }
+}
+
+impl ListableItem for RunItem {
+    const SINGULAR: &'static str = "run";
+    const PLURAL: &'static str = "runs";
+    const NAMESPACED: bool = true;
+
+    fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
+        RequestPath::runs(namespace)
+    }
+
+    fn item_route(_: &str, _: &str) -> Option<Result<RequestPath, ClientError>> {
+        None
+    }
+
+    fn labels(&self) -> &BTreeMap<String, String> {
+        &self.metadata.labels
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut rest = vec![
+            "NAME", "CAUSE", "PHASE", "DONE", "FAILED", "EXIT", "REASON", "STARTED", "ENDED",
+        ];
+        if columns.wide {
+            rest.extend(["SCHEDULED", "BY", "INSTANCES"]);
+        }
+        with_namespace(columns, "NAMESPACE", rest)
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let (spec, status) = (&self.spec, &self.status);
+        let code = status.exit_code.map(|code| code.to_string());
+        let mut rest = vec![
+            Cell::new(&self.metadata.name),
+            Cell::new(word(&spec.cause)),
+            Cell::phase(status.phase.word()),
+            Cell::new(format!("{}/{}", status.succeeded, spec.completions)),
+            Cell::new(status.failed.to_string()),
+            Cell::new(code.unwrap_or_default()),
+            Cell::new(match status.phase {
+                RunPhase::Succeeded => "",
+                _ => &status.reason,
+            }),
+            Cell::new(time::age(columns.now, status.started)),
+            Cell::new(time::age(columns.now, status.finished)),
+        ];
+        if columns.wide {
+            rest.push(Cell::new(spec.scheduled.to_string()));
+            rest.push(Cell::new(&spec.by));
+            let attempts = status.attempts.iter();
+            let attempts: Vec<String> = attempts
+                .map(|attempt| format!("{}@{}", attempt.instance, attempt.node))
+                .collect();
+            rest.push(Cell::new(attempts.join(",")));
+        }
+        let namespace = Cell::new(self.key().0);
+        with_namespace(columns, namespace, rest)
+    }
+
+    /// By Job and number.
+    fn order(left: &Self, right: &Self) -> Ordering {
+        let key = |item: &Self| (item.key().0, item.spec.workload.clone(), item.spec.number);
+        key(left).cmp(&key(right))
+    }
+}

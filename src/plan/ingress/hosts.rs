@@ -1,0 +1,455 @@
+//! Who has which host: a host with all its paths, and the names that a wildcard covers, belong to one
+//! namespace, and a host with a path to one workload. Ports 80 and 443 of machines belong either to
+//! routes or to workloads.
+//!
+//! An apply is refused by [`claim_conflict`]; what is stored already is decided by [`RouteOwners`], in
+//! the order in which the workloads were created.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{Snapshot, scheduling::host_ports};
+use kat_types::{
+    resource::{Ingress, Protocol, VirtualLoadBalancerSpec},
+    store::{
+        ingress::INGRESS_PORTS,
+        revisions::WorkloadKey,
+        snapshot::{ParsedWorkload, WorkloadEntry},
+    },
+};
+
+/// What a workload claims of the machines that serve routes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkloadClaims {
+    /// Hosts with paths, without a final `/`: those of its routes, and those that are redirected to
+    /// them, with the empty path.
+    pub routes: BTreeSet<(String, String)>,
+    /// Ports of machines among [`INGRESS_PORTS`].
+    pub ports: BTreeSet<u16>,
+}
+
+impl WorkloadClaims {
+    /// The claims of a workload's files.
+    pub fn of(parsed: &ParsedWorkload) -> Self {
+        let balancer = parsed.load_balancer.as_ref().map(|balancer| &balancer.spec);
+        let container = &parsed.workload.spec.container;
+        let held = host_ports::held(host_ports::ports_of(parsed), container.host_network);
+        let ports = held
+            .filter(|(number, protocol)| {
+                *protocol == Protocol::Tcp && INGRESS_PORTS.contains(number)
+            })
+            .map(|(number, _)| number);
+        Self {
+            routes: balancer.map(routes_of).unwrap_or_default(),
+            ports: ports.collect(),
+        }
+    }
+
+    /// The claims of a route to something outside KAT.
+    pub fn of_outside(route: &Ingress) -> Self {
+        let path = route.path.trim_end_matches('/').to_owned();
+        Self {
+            routes: [(route.host.clone(), path)].into(),
+            ports: BTreeSet::new(),
+        }
+    }
+
+    /// Nothing is claimed.
+    pub fn is_empty(&self) -> bool {
+        self.routes.is_empty() && self.ports.is_empty()
+    }
+
+    /// Nothing is claimed that `before` does not claim.
+    pub fn is_part_of(&self, before: &Self) -> bool {
+        self.routes.is_subset(&before.routes) && self.ports.is_subset(&before.ports)
+    }
+}
+
+fn routes_of(balancer: &VirtualLoadBalancerSpec) -> BTreeSet<(String, String)> {
+    let routes = balancer.ingress.iter().flat_map(|route| {
+        let path = route.path.trim_end_matches('/').to_owned();
+        let own = std::iter::once((route.host.clone(), path));
+        let others = route.redirect_from.iter();
+        own.chain(others.map(|host| (host.clone(), String::new())))
+    });
+    routes.collect()
+}
+
+/// Why a workload can't have what it claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimConflict {
+    /// Another namespace has the host, or one that covers it or that it covers.
+    Host {
+        /// The claimed host.
+        host: String,
+        /// The host of the other namespace.
+        other: String,
+        /// A workload that has it.
+        owner: WorkloadKey,
+    },
+    /// Another workload of the namespace has the host with this path.
+    Route {
+        /// The claimed host.
+        host: String,
+        /// The claimed path, without a final `/`.
+        path: String,
+        owner: WorkloadKey,
+    },
+    /// A workload has a port of machines that routes need.
+    PortHeld { port: u16, owner: WorkloadKey },
+    /// Routes need a port of machines that the workload claims.
+    PortServesRoutes {
+        port: u16,
+        /// A host that is served.
+        host: String,
+        owner: WorkloadKey,
+    },
+}
+
+impl ClaimConflict {
+    /// The workload that has what is claimed.
+    pub fn owner(&self) -> &WorkloadKey {
+        match self {
+            Self::Host { owner, .. }
+            | Self::Route { owner, .. }
+            | Self::PortHeld { owner, .. }
+            | Self::PortServesRoutes { owner, .. } => owner,
+        }
+    }
+
+    /// The conflict in a sentence, in which `owner` stands for the other workload or its namespace.
+    pub fn in_words(&self, owner: &str) -> String {
+        match self {
+            Self::Host { host, other, .. } if host == other => {
+                format!("the host {host} belongs to {owner}")
+            }
+            Self::Host { host, other, .. } => {
+                format!("the host {host} overlaps with {other}, which belongs to {owner}")
+            }
+            Self::Route { host, path, .. } if path.is_empty() => {
+                format!("{host}/ is a route of {owner}")
+            }
+            Self::Route { host, path, .. } => format!("{host}{path} is a route of {owner}"),
+            Self::PortHeld { port, .. } => format!(
+                "routes need port {port} of the machines that serve them, and {owner} has it as a host port"
+            ),
+            Self::PortServesRoutes { port, host, .. } => {
+                format!("port {port} of machines serves routes, such as {host} of {owner}")
+            }
+        }
+    }
+}
+
+/// Whether both may name the same host.
+fn overlap(one: &str, other: &str) -> bool {
+    kat_types::store::ingress::covers(one, other) || kat_types::store::ingress::covers(other, one)
+}
+
+/// Why a workload can't have these claims now; `None` if it can.
+///
+/// Claims of workloads whose files this version can't read count as they were assigned to machines.
+pub fn claim_conflict(
+    snapshot: &Snapshot,
+    key: &WorkloadKey,
+    claims: &WorkloadClaims,
+) -> Option<ClaimConflict> {
+    if claims.is_empty() {
+        return None;
+    }
+    let serves = snapshot.wanted_cluster().spec.ingress.enabled;
+    for (other, theirs) in stored_claims(snapshot).filter(|(other, _)| *other != key) {
+        if let Some(conflict) = conflict_of_two((key, claims), (other, &theirs), serves) {
+            return Some(conflict);
+        }
+    }
+    // What an instance has that is not replaced yet.
+    if serves && !claims.routes.is_empty() {
+        let mut held = ports_of_instances(snapshot);
+        if let Some((port, owner)) = held.find(|(_, owner)| owner != key) {
+            return Some(ClaimConflict::PortHeld { port, owner });
+        }
+    }
+    None
+}
+
+/// Why routes can't be served on machines now: another workload than one with a route has port 80 or
+/// 443 of machines. While the cluster has no ingress, both are accepted.
+pub fn serving_conflict(snapshot: &Snapshot) -> Option<ClaimConflict> {
+    let claims: Vec<_> = stored_claims(snapshot).collect();
+    let ports = claims
+        .iter()
+        .filter_map(|(key, claims)| Some((*claims.ports.first()?, (*key).clone())));
+    let held: Vec<(u16, WorkloadKey)> = ports.chain(ports_of_instances(snapshot)).collect();
+    let mut routed = claims.iter().filter(|(_, own)| !own.routes.is_empty());
+    routed.find_map(|(key, _)| {
+        let (port, owner) = held.iter().find(|(_, owner)| owner != *key)?;
+        Some(ClaimConflict::PortHeld {
+            port: *port,
+            owner: owner.clone(),
+        })
+    })
+}
+
+/// The claims of all workloads, and of the routes to something outside KAT.
+fn stored_claims(snapshot: &Snapshot) -> impl Iterator<Item = (&WorkloadKey, WorkloadClaims)> {
+    let workloads = snapshot.workloads.iter();
+    let workloads = workloads.map(|(key, entry)| (key, claims_of_stored(snapshot, key, entry)));
+    let outside = snapshot.outside_routes.values();
+    let outside = outside.map(|stored| {
+        let claims = WorkloadClaims::of_outside(&stored.value.route);
+        (&stored.value.key, claims)
+    });
+    workloads.chain(outside)
+}
+
+/// Ports 80 and 443 of machines that instances have, with their workloads.
+fn ports_of_instances(snapshot: &Snapshot) -> impl Iterator<Item = (u16, WorkloadKey)> {
+    let instances = snapshot
+        .instances
+        .values()
+        .map(|entry| &entry.assignment.value);
+    instances.filter_map(|assignment| {
+        let on_host = assignment.container.host_network;
+        let mut held = host_ports::held(&assignment.ports, on_host);
+        let (port, _) = held.find(|(number, protocol)| {
+            *protocol == Protocol::Tcp && INGRESS_PORTS.contains(number)
+        })?;
+        let owner = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+        Some((port, owner))
+    })
+}
+
+fn conflict_of_two(
+    (key, claims): (&WorkloadKey, &WorkloadClaims),
+    (other, theirs): (&WorkloadKey, &WorkloadClaims),
+    serves: bool,
+) -> Option<ClaimConflict> {
+    let owner = || other.clone();
+    if key.namespace == other.namespace {
+        if let Some((host, path)) = claims.routes.intersection(&theirs.routes).next() {
+            let (host, path) = (host.clone(), path.clone());
+            return Some(ClaimConflict::Route {
+                host,
+                path,
+                owner: owner(),
+            });
+        }
+    } else {
+        for (host, _) in &claims.routes {
+            let mut hosts = theirs.routes.iter();
+            if let Some((other, _)) = hosts.find(|(other, _)| overlap(host, other)) {
+                let (host, other) = (host.clone(), other.clone());
+                return Some(ClaimConflict::Host {
+                    host,
+                    other,
+                    owner: owner(),
+                });
+            }
+        }
+    }
+    if !serves {
+        return None;
+    }
+    if let (false, Some(port)) = (claims.routes.is_empty(), theirs.ports.first()) {
+        let port = *port;
+        return Some(ClaimConflict::PortHeld {
+            port,
+            owner: owner(),
+        });
+    }
+    if let (Some(port), Some((host, _))) = (claims.ports.first(), theirs.routes.first()) {
+        let (port, host) = (*port, host.clone());
+        return Some(ClaimConflict::PortServesRoutes {
+            port,
+            host,
+            owner: owner(),
+        });
+    }
+    None
+}
+
+/// The claims of a stored workload; for files that this version can't read the routes that machines
+/// serve for it.
+pub fn claims_of_stored(
+    snapshot: &Snapshot,
+    key: &WorkloadKey,
+    entry: &WorkloadEntry,
+) -> WorkloadClaims {
+    match &entry.parsed {
+        Ok(parsed) => WorkloadClaims::of(parsed),
+        Err(_) => {
+            let assigned = snapshot
+                .routes
+                .values()
+                .filter_map(|of_node| of_node.get(key));
+            let routes = assigned.flat_map(|stored| &stored.value.routes);
+            let routes = routes.flat_map(|route| {
+                let path = route.path.trim_end_matches('/').to_owned();
+                let own = std::iter::once((route.host.clone(), path));
+                let others = route.redirect_from.keys();
+                own.chain(others.map(|host| (host.clone(), String::new())))
+            });
+            WorkloadClaims {
+                routes: routes.collect(),
+                ports: BTreeSet::new(),
+            }
+        }
+    }
+}
+
+/// Who has what of the stored claims: each host the namespace of the workload that was created first,
+/// and each host with a path the first workload of it.
+#[derive(Debug, Default)]
+pub(crate) struct RouteOwners<'a> {
+    /// Hosts with the workload that decided about their namespace.
+    hosts: BTreeMap<&'a str, &'a WorkloadKey>,
+    /// By wildcard, the taken hosts that it covers.
+    covered: BTreeMap<String, BTreeSet<&'a str>>,
+    routes: BTreeMap<(&'a str, &'a str), &'a WorkloadKey>,
+}
+
+impl<'a> RouteOwners<'a> {
+    /// Takes a route, or returns why it can't be had.
+    pub(crate) fn take(
+        &mut self,
+        key: &'a WorkloadKey,
+        host: &'a str,
+        path: &'a str,
+    ) -> Option<ClaimConflict> {
+        let path = path.trim_end_matches('/');
+        let above = wildcard_above(host);
+        let over = above
+            .as_deref()
+            .filter(|above| self.hosts.contains_key(above));
+        let below = self.covered.get(host).into_iter().flatten().copied();
+        for other in [Some(host), over].into_iter().flatten().chain(below) {
+            let Some((other, owner)) = self.hosts.get_key_value(other) else {
+                continue;
+            };
+            if owner.namespace != key.namespace {
+                return Some(ClaimConflict::Host {
+                    host: host.to_owned(),
+                    other: (*other).to_owned(),
+                    owner: (*owner).clone(),
+                });
+            }
+        }
+        if let Some(owner) = self.routes.get(&(host, path))
+            && *owner != key
+        {
+            return Some(ClaimConflict::Route {
+                host: host.to_owned(),
+                path: path.to_owned(),
+                owner: (*owner).clone(),
+            });
+        }
+        self.hosts.entry(host).or_insert(key);
+        self.routes.insert((host, path), key);
+        if let Some(above) = above {
+            self.covered.entry(above).or_default().insert(host);
+        }
+        None
+    }
+}
+
+/// The wildcard that covers a host.
+fn wildcard_above(host: &str) -> Option<String> {
+    let (label, domain) = host.split_once('.')?;
+    (label != "*").then(|| format!("*.{domain}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> WorkloadKey {
+        let (namespace, name) = text.split_once('/').unwrap();
+        WorkloadKey::new(namespace, name)
+    }
+
+    fn claims(routes: &[(&str, &str)], ports: &[u16]) -> WorkloadClaims {
+        let routes = routes.iter();
+        WorkloadClaims {
+            routes: routes
+                .map(|(host, path)| ((*host).to_owned(), (*path).to_owned()))
+                .collect(),
+            ports: ports.iter().copied().collect(),
+        }
+    }
+
+    fn between(one: (&str, &WorkloadClaims), other: (&str, &WorkloadClaims)) -> Option<String> {
+        let (own, others) = (key(one.0), key(other.0));
+        let found = conflict_of_two((&own, one.1), (&others, other.1), true);
+        found.map(|conflict| conflict.in_words(other.0))
+    }
+
+    #[test]
+    fn a_host_belongs_to_one_namespace_with_all_its_paths() {
+        let (shop, cart) = (
+            claims(&[("a.lan", "")], &[]),
+            claims(&[("a.lan", "/x")], &[]),
+        );
+        let said = between(("two/b", &cart), ("one/a", &shop));
+        assert_eq!(said.as_deref(), Some("the host a.lan belongs to one/a"));
+        assert_eq!(between(("one/b", &cart), ("one/a", &shop)), None);
+        let said = between(("one/b", &shop), ("one/a", &shop));
+        assert_eq!(said.as_deref(), Some("a.lan/ is a route of one/a"));
+    }
+
+    #[test]
+    fn a_wildcard_and_the_names_that_it_covers_belong_to_one_namespace() {
+        let wild = claims(&[("*.shop.lan", "")], &[]);
+        for (host, refused) in [
+            ("a.shop.lan", true),
+            ("*.shop.lan", true),
+            ("shop.lan", false),
+            ("a.b.shop.lan", false),
+            ("*.a.shop.lan", false),
+        ] {
+            let one = claims(&[(host, "")], &[]);
+            let found = between(("two/b", &one), ("one/a", &wild)).is_some();
+            assert_eq!(found, refused, "{host}");
+            let found = between(("one/a", &wild), ("two/b", &one)).is_some();
+            assert_eq!(found, refused, "{host} was first");
+        }
+    }
+
+    #[test]
+    fn ports_80_and_443_serve_routes_or_a_workload() {
+        let (routes, port) = (claims(&[("a.lan", "")], &[]), claims(&[], &[80]));
+        let said = between(("one/a", &routes), ("two/b", &port)).unwrap();
+        assert!(said.contains("two/b has it as a host port"), "{said}");
+        let said = between(("two/b", &port), ("one/a", &routes)).unwrap();
+        assert!(
+            said.contains("serves routes, such as a.lan of one/a"),
+            "{said}"
+        );
+        let (one, two) = (key("one/a"), key("two/b"));
+        // Without an ingress the ports are like any others.
+        assert_eq!(conflict_of_two((&one, &routes), (&two, &port), false), None);
+    }
+
+    #[test]
+    fn the_first_keeps_what_was_stored_twice() {
+        let keys = ["one/a", "two/b", "one/c"].map(key);
+        let [first, second, third] = &keys;
+        let mut owners = RouteOwners::default();
+        assert_eq!(owners.take(first, "a.shop.lan", "/"), None);
+        assert_eq!(owners.take(first, "a.shop.lan", "/x"), None);
+        for host in ["a.shop.lan", "*.shop.lan"] {
+            let found = owners.take(second, host, "/y");
+            assert_eq!(
+                found.as_ref().map(ClaimConflict::owner),
+                Some(first),
+                "{host}"
+            );
+        }
+        assert_eq!(owners.take(second, "b.shop.lan", "/"), None);
+        // The wildcard covers a name of the other namespace.
+        let found = owners.take(third, "*.shop.lan", "/");
+        assert_eq!(found.as_ref().map(ClaimConflict::owner), Some(second));
+        let found = owners.take(third, "a.shop.lan", "/x/").unwrap();
+        assert!(matches!(found, ClaimConflict::Route { .. }), "{found:?}");
+        assert_eq!(owners.take(third, "*.cart.lan", "/"), None);
+        assert!(owners.take(second, "c.cart.lan", "/").is_some());
+    }
+}

@@ -1,0 +1,685 @@
+//! Jobs (RFC001-KAT 4.8): when a run is due, what its instances are, and when it is over.
+//!
+//! A run exists once: its record is written in a transaction of its own, which compares the Job's
+//! state, before an instance of it is placed. The next plan reads it and places them. So a leader that
+//! is lost between both leaves a run that its successor continues, and no two leaders begin the run of
+//! one scheduled time.
+//!
+//! [`due`] chooses the scheduled times that get a run, and [`attempts`] the next step of a run; both are
+//! pure.
+
+mod attempts;
+mod due;
+mod schedule;
+pub(crate) mod summary;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+
+use self::{
+    attempts::{AttemptState, LiveAttempt, RunStep, RunSurroundings},
+    due::{DueRules, DueTimes},
+    summary::JobSummary,
+};
+use crate::{
+    draft::{Draft, OperationGroup},
+    rollout::{
+        blocked::{Blocked, LeaveObstacle, WorkloadOutcome},
+        in_place,
+        slot::LiveInstance,
+    },
+    service::WorkloadPlanner,
+    start_order::StartWait,
+    status::{InstanceTrouble, instance_trouble},
+};
+use kat_types::{
+    api::{EventKind, InstancePhase, ObjectKind},
+    reason::{EventReason, Reason},
+    resource::{Completions, ConcurrencyPolicy, JobSpec, OnNodeLoss, RestartCondition},
+    store::{
+        jobs::{
+            AttemptEnd, JobRunRecord, JobStateRecord, RunCause, RunPhase, SkippedRun,
+            generation_run, scheduled_run,
+        },
+        keys,
+        records::WorkloadMeta,
+        revisions::{Stored, WorkloadKey},
+        snapshot::{JobEntry, ParsedWorkload},
+        transaction::Compare,
+    },
+};
+
+pub use schedule::{Schedule, ScheduleError};
+
+/// Most characters of the message of an instance that a run's record keeps.
+const LONGEST_MESSAGE: usize = 500;
+/// Most instances that are stopped, and most runs that are made, together with their records in one
+/// transaction. The next plan goes on with the others.
+const MOST_AT_ONCE: usize = 20;
+/// Seconds that a stop may take beyond the grace of its container, with some for a late report.
+const STOP_MARGIN_SECONDS: i64 = 30;
+/// The longest sleep until a scheduled time, so that a clock that is changed is noticed.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// A run for a Job as it is now, that nothing has been done for.
+pub fn new_run(
+    spec: &JobSpec,
+    meta: &WorkloadMeta,
+    cause: RunCause,
+    now: Timestamp,
+) -> JobRunRecord {
+    let completions = match spec.completions {
+        Completions::Count(count) => count,
+        // Refused at apply as not built.
+        Completions::PerNode(_) => 1,
+    };
+    JobRunRecord {
+        schema: 1,
+        workload_uid: meta.uid.clone(),
+        generation: meta.generation,
+        cause,
+        created: now,
+        completions,
+        parallelism: spec.parallelism.max(1),
+        backoff_limit: spec.backoff_limit,
+        deadline_seconds: spec.active_deadline_seconds,
+        phase: RunPhase::Active,
+        ..JobRunRecord::default()
+    }
+}
+
+/// A Job while it is planned.
+struct JobPlan<'p> {
+    spec: &'p JobSpec,
+    state: JobStateRecord,
+    state_revision: i64,
+    /// By the last part of their keys.
+    runs: BTreeMap<String, Stored<Arc<JobRunRecord>>>,
+}
+
+impl JobPlan<'_> {
+    /// The runs in the order of their numbers.
+    fn in_order(&self) -> Vec<(&String, &Stored<Arc<JobRunRecord>>)> {
+        let mut runs: Vec<_> = self.runs.iter().collect();
+        runs.sort_by_key(|(_, run)| run.value.number);
+        runs
+    }
+}
+
+/// A new run, with its key.
+struct NewRun {
+    key: String,
+    record: JobRunRecord,
+    message: String,
+}
+
+impl WorkloadPlanner<'_, '_, '_> {
+    /// Brings the runs of a Job one step further. `data_moves` says that the data of its volumes is on
+    /// its way.
+    pub(crate) fn plan_job(
+        &mut self,
+        parsed: &ParsedWorkload,
+        all: &[LiveInstance<'_>],
+        outcome: &mut WorkloadOutcome<'_>,
+    ) {
+        let Some(spec) = &parsed.job else {
+            return;
+        };
+        self.flush_gathered();
+        // Of the time before it became a Job.
+        self.record.rollout = None;
+        let uid = &self.entry.meta.value.uid;
+        let stored = self.draft.snapshot.jobs.get(self.key);
+        let mut job = job_plan(spec, stored, uid);
+        let in_order = job.in_order().into_iter();
+        let in_order: Vec<_> = in_order
+            .map(|(key, run)| (key.clone(), run.clone()))
+            .collect();
+        let mut is_first = all.is_empty();
+        for (key, stored) in in_order {
+            let run = (key.as_str(), &*stored.value);
+            let step = self.step_of(parsed, &job, run, (all, is_first), outcome);
+            self.write_step(&key, &stored, &step, all);
+            if let Some(wake) = step.wake {
+                self.draft.wake(wake);
+            }
+            if outcome.data_moves.is_none() {
+                for index in &step.create {
+                    match self.create_attempt(parsed, *index, &key, &step.record) {
+                        Ok(_) => is_first = false,
+                        Err(cause) => {
+                            outcome.blocked.push(Blocked::NotPlaced(cause));
+                            break;
+                        }
+                    }
+                }
+                self.flush_gathered();
+            }
+            let revision = stored.revision;
+            let value = Arc::new(step.record);
+            job.runs.insert(key, Stored { revision, value });
+        }
+        if outcome.start_wait.is_none() {
+            self.record.start = None;
+        }
+        let next = self.begin_runs(&mut job);
+        self.forget_runs(&job, all);
+        self.delete_when_over(&job, all);
+        outcome.job = Some(self.summary_of(&job, next, all, outcome));
+    }
+
+    /// The next step of one run.
+    fn step_of(
+        &mut self,
+        parsed: &ParsedWorkload,
+        job: &JobPlan<'_>,
+        (key, run): (&str, &JobRunRecord),
+        (all, is_first): (&[LiveInstance<'_>], bool),
+        outcome: &mut WorkloadOutcome<'_>,
+    ) -> RunStep {
+        let now = self.draft.now;
+        // One that its own machine has stopped for certain is in nobody's way.
+        let own = all
+            .iter()
+            .filter(|live| run_key(live) == Some(key) && (live.is_wanted() || !live.fenced));
+        let moves = parsed.workload.spec.on_node_loss == Some(OnNodeLoss::Move);
+        let live: Vec<LiveAttempt> = own
+            .map(|live| {
+                if live.leaves && !live.away && !live.forced_out && live.is_wanted() {
+                    let obstacle = LeaveObstacle::RunsToItsEnd;
+                    outcome.blocked.push(Blocked::cannot_leave(live, obstacle));
+                }
+                LiveAttempt {
+                    instance: live.id.to_owned(),
+                    node: live.node.to_owned(),
+                    index: live.assignment.slot,
+                    state: attempt_state(live, now, moves),
+                }
+            })
+            .collect();
+        let may_begin = match job.spec.concurrency_policy {
+            ConcurrencyPolicy::Allow => true,
+            ConcurrencyPolicy::Forbid | ConcurrencyPolicy::Replace => {
+                !is_in_the_way(job, (key, run), all, now)
+            }
+        };
+        let superseded = job.runs.values().any(|other| {
+            other.value.is_active() && other.value.number > run.number && supersedes(job.spec)
+        });
+        let mut may_begin = may_begin && outcome.data_moves.is_none();
+        let begins = may_begin && run.is_active() && run.started.is_none();
+        if begins && !superseded && run.cancelled.is_none() {
+            outcome.start_wait = self.run_wait(parsed, key);
+            may_begin = outcome.start_wait.is_none();
+        }
+        let surroundings = RunSurroundings {
+            now,
+            may_begin,
+            alone: in_place(&parsed.workload.spec),
+            any_instance: !is_first,
+        };
+        let mut step = attempts::step(run, &live, surroundings);
+        if superseded && step.record.is_active() {
+            let mut over = step.record.clone();
+            // It may have been about to begin.
+            over.started = run.started;
+            over.phase = RunPhase::Cancelled;
+            over.reason = Reason::RunReplaced.into();
+            over.message = "another run has taken its place".to_owned();
+            over.finished = Some(now);
+            step = attempts::step(&over, &live, surroundings);
+        }
+        step
+    }
+
+    /// Writes the record of a run where it changed, together with the stops of its instances.
+    fn write_step(
+        &mut self,
+        key: &str,
+        stored: &Stored<Arc<JobRunRecord>>,
+        step: &RunStep,
+        all: &[LiveInstance<'_>],
+    ) {
+        let mut stopped = 0;
+        for live in all.iter().filter(|live| live.is_wanted()) {
+            let stop = step.stop.iter().find(|(id, _)| id == live.id);
+            if let Some((_, why)) = stop.filter(|_| !self.draft.stops(live.id)) {
+                if stopped == MOST_AT_ONCE || Draft::is_full(&self.group) {
+                    break;
+                }
+                stopped += 1;
+                self.stop_attempt(live, why);
+            }
+        }
+        if *stored.value == step.record {
+            return self.flush_gathered();
+        }
+        let record = &step.record;
+        if stored.value.is_active() && !record.is_active() {
+            let (kind, reason) = match record.phase {
+                RunPhase::Succeeded => (EventKind::Normal, EventReason::RunSucceeded),
+                RunPhase::Failed => (EventKind::Warning, EventReason::RunFailed),
+                RunPhase::Active | RunPhase::Cancelled => {
+                    (EventKind::Normal, EventReason::RunCancelled)
+                }
+            };
+            let message = format!("run {}: {}", record.number, record.message);
+            self.workload_event(kind, reason, message);
+        }
+        let run_key = keys::job_run(&self.key.namespace, &self.key.name, key);
+        self.group.put(run_key.clone(), record);
+        let unchanged = Compare::ModRevision(run_key, stored.revision);
+        self.commit_gathered(format!("run {} of {}", record.number, self.key), unchanged);
+    }
+
+    /// Makes the runs that are due, and returns when the next scheduled time is.
+    fn begin_runs(&mut self, job: &mut JobPlan<'_>) -> Option<Timestamp> {
+        let suspended = job.spec.suspend || job.state.suspended.is_some();
+        let before = job.state.clone();
+        let now = self.draft.now;
+        let meta = &self.entry.meta.value;
+        let mut new: Vec<NewRun> = Vec::new();
+        let mut next = None;
+        match &job.spec.schedule {
+            None => {
+                if !suspended && job.state.generation < meta.generation {
+                    job.state.generation = meta.generation;
+                    let record = new_run(job.spec, meta, RunCause::Apply, now);
+                    new.push(NewRun {
+                        key: generation_run(meta.generation),
+                        message: format!("generation {} was applied", meta.generation),
+                        record,
+                    });
+                }
+            }
+            Some(expression) => {
+                let unreadable = Reason::ScheduleUnreadable.word();
+                job.state.skipped.take_if(|one| one.reason == unreadable);
+                match Schedule::parse(expression, &job.spec.time_zone) {
+                    Ok(schedule) => next = self.scheduled(job, &schedule, suspended, &mut new),
+                    Err(error) => {
+                        // Files of another version: the status says why nothing runs.
+                        job.state.skipped = Some(SkippedRun {
+                            scheduled: meta.updated,
+                            reason: Reason::ScheduleUnreadable.into(),
+                            message: error.to_string(),
+                        });
+                    }
+                }
+            }
+        }
+        if job.state == before && new.is_empty() {
+            return next;
+        }
+        for run in &mut new {
+            job.state.last_number += 1;
+            run.record.number = job.state.last_number;
+        }
+        let mut group = OperationGroup::default();
+        let WorkloadKey { namespace, name } = self.key;
+        let state_key = keys::job_state(namespace, name);
+        let mut conditions = vec![Compare::ModRevision(state_key.clone(), job.state_revision)];
+        if let Some(skipped) = job
+            .state
+            .skipped
+            .clone()
+            .filter(|_| job.state.skips > before.skips)
+        {
+            let object = self.object(ObjectKind::Workload, name.clone());
+            let reason = match skipped.reason == Reason::RunOverlapped {
+                true => EventReason::RunSkipped,
+                false => EventReason::RunMissed,
+            };
+            let message = format!("{}: {}", skipped.scheduled, skipped.message);
+            self.draft
+                .event(&mut group, EventKind::Warning, reason, object, message);
+        }
+        for run in &new {
+            let run_key = keys::job_run(namespace, name, &run.key);
+            conditions.push(Compare::ModRevision(run_key.clone(), 0));
+            group.put(run_key, &run.record);
+            let object = self.object(ObjectKind::Workload, name.clone());
+            let message = format!("run {}: {}", run.record.number, run.message);
+            self.draft.event(
+                &mut group,
+                EventKind::Normal,
+                EventReason::RunCreated,
+                object,
+                message,
+            );
+        }
+        group.put(state_key, &job.state);
+        self.draft
+            .commit(group, format!("runs of {}", self.key), conditions);
+        for run in new {
+            let value = Arc::new(run.record);
+            job.runs.insert(run.key, Stored { revision: 0, value });
+        }
+        next
+    }
+
+    /// Decides on the scheduled times until now; returns the next one.
+    fn scheduled(
+        &mut self,
+        job: &mut JobPlan<'_>,
+        schedule: &Schedule,
+        suspended: bool,
+        new: &mut Vec<NewRun>,
+    ) -> Option<Timestamp> {
+        let now = self.draft.now;
+        let meta = &self.entry.meta.value;
+        let expression = job.spec.schedule.as_deref().unwrap_or_default();
+        let words = format!("{expression} {}", job.spec.time_zone);
+        if job.state.schedule != words {
+            // A new schedule begins with its next time.
+            job.state.schedule = words;
+            job.state.handled = Some(now);
+        }
+        let handled = job.state.handled.unwrap_or(now);
+        let rules = DueRules {
+            schedule,
+            catch_up: job.spec.catch_up,
+            starting_deadline: job.spec.starting_deadline_seconds,
+            jitter_seconds: job.spec.jitter_seconds,
+            uid: &meta.uid,
+        };
+        let due = rules.due(handled, now);
+        if let Some((_, start)) = due.next {
+            let left = Duration::try_from(start.duration_since(now)).unwrap_or_default();
+            self.draft.wake(left.min(LONGEST_SLEEP));
+        }
+        let next = due.next.map(|(time, _)| time);
+        if suspended {
+            // What comes while it is suspended is not made up for.
+            job.state.handled = due.newest.or(job.state.handled);
+            return next;
+        }
+        self.take_due(job, due, new);
+        next
+    }
+
+    /// Turns due times into runs, as far as the Job's concurrency policy allows.
+    fn take_due(&self, job: &mut JobPlan<'_>, due: DueTimes, new: &mut Vec<NewRun>) {
+        let now = self.draft.now;
+        let meta = &self.entry.meta.value;
+        let waits = job.spec.catch_up == kat_types::resource::CatchUp::All
+            && job.spec.concurrency_policy == ConcurrencyPolicy::Forbid;
+        if let Some(missed) = due.missed {
+            job.state.skips = job.state.skips.saturating_add(due.misses);
+            job.state.skipped = Some(SkippedRun {
+                scheduled: missed,
+                reason: Reason::RunMissed.into(),
+                message: missed_in_words(job.spec, due.misses),
+            });
+            // Those that are made up for are later than those that are not, or on time.
+            job.state.handled = job.state.handled.max(Some(missed));
+        }
+        for time in due.runs {
+            if new.len() == MOST_AT_ONCE {
+                // The next plan goes on.
+                break;
+            }
+            let key = scheduled_run(time);
+            if job.runs.contains_key(&key) {
+                job.state.handled = job.state.handled.max(Some(time));
+                continue;
+            }
+            let active = job.runs.values().find(|run| run.value.is_active());
+            let active = active.map(|run| run.value.number);
+            let first = new.is_empty();
+            if job.spec.concurrency_policy == ConcurrencyPolicy::Forbid
+                && (active.is_some() || !first)
+            {
+                if waits {
+                    // Decided when the run before it is over.
+                    break;
+                }
+                let by = active.unwrap_or(job.state.last_number + 1);
+                job.state.skips = job.state.skips.saturating_add(1);
+                job.state.skipped = Some(SkippedRun {
+                    scheduled: time,
+                    reason: Reason::RunOverlapped.into(),
+                    message: format!("run {by} was active, and concurrencyPolicy is Forbid"),
+                });
+                job.state.handled = job.state.handled.max(Some(time));
+                continue;
+            }
+            let mut record = new_run(job.spec, meta, RunCause::Schedule, now);
+            record.scheduled = Some(time);
+            new.push(NewRun {
+                key,
+                record,
+                message: format!("its time {time} has come"),
+            });
+            job.state.handled = job.state.handled.max(Some(time));
+        }
+    }
+
+    /// Deletes the records of runs beyond the history that is kept.
+    fn forget_runs(&mut self, job: &JobPlan<'_>, all: &[LiveInstance<'_>]) {
+        let mut kept = [job.spec.successful_history, job.spec.failed_history];
+        let runs = job.in_order();
+        let last = runs.last().map(|(key, _)| (*key).clone());
+        for (key, run) in runs.into_iter().rev() {
+            let left = match run.value.phase {
+                RunPhase::Active => continue,
+                RunPhase::Succeeded => &mut kept[0],
+                RunPhase::Failed | RunPhase::Cancelled => &mut kept[1],
+            };
+            if *left > 0 {
+                *left -= 1;
+                continue;
+            }
+            // Without schedule its last run says what became of it.
+            let is_last = job.spec.schedule.is_none() && last.as_ref() == Some(key);
+            let has_instances = all.iter().any(|live| run_key(live) == Some(key.as_str()));
+            // One that this plan changes is deleted by the next one.
+            let stored = self.draft.snapshot.jobs.get(self.key);
+            let stored = stored.and_then(|entry| entry.runs.get(key));
+            let is_settled = stored.is_some_and(|stored| stored.value == run.value);
+            if is_last || has_instances || !is_settled {
+                continue;
+            }
+            let run_key = keys::job_run(&self.key.namespace, &self.key.name, key);
+            let mut group = OperationGroup::default();
+            group.delete(run_key.clone());
+            let unchanged = Compare::ModRevision(run_key, run.revision);
+            let number = run.value.number;
+            let reason = format!("run {number} of {} is beyond the history", self.key);
+            self.draft.commit(group, reason, vec![unchanged]);
+        }
+    }
+
+    /// Asks for the deletion of a Job without schedule some time after its last run.
+    fn delete_when_over(&mut self, job: &JobPlan<'_>, all: &[LiveInstance<'_>]) {
+        let Some(seconds) = job.spec.ttl_seconds_after_finished else {
+            return;
+        };
+        let meta = &self.entry.meta;
+        if job.spec.schedule.is_some()
+            || !all.is_empty()
+            || job.state.generation != meta.value.generation
+            || job.runs.values().any(|run| run.value.is_active())
+        {
+            return;
+        }
+        let ends = job.runs.values().filter_map(|run| run.value.finished);
+        let Some(end) = ends.max() else { return };
+        let ttl = SignedDuration::from_secs(i64::from(seconds));
+        let left = ttl.saturating_sub(self.draft.now.duration_since(end));
+        if left > SignedDuration::ZERO {
+            let left = Duration::try_from(left).unwrap_or_default();
+            return self.draft.wake(left);
+        }
+        let deleting = WorkloadMeta {
+            deleting: true,
+            ..meta.value.clone()
+        };
+        let meta_key = keys::workload_meta(&self.key.namespace, &self.key.name);
+        let message = format!("its last run ended {seconds} s ago: ttlSecondsAfterFinished");
+        self.workload_event(EventKind::Normal, EventReason::Deleting, message);
+        self.group.put(meta_key.clone(), &deleting);
+        let unchanged = Compare::ModRevision(meta_key, meta.revision);
+        self.commit_gathered(format!("{} is over", self.key), unchanged);
+    }
+
+    fn summary_of(
+        &self,
+        job: &JobPlan<'_>,
+        next: Option<Timestamp>,
+        all: &[LiveInstance<'_>],
+        outcome: &WorkloadOutcome<'_>,
+    ) -> JobSummary {
+        let runs = job.in_order();
+        let runs: Vec<&JobRunRecord> = runs.iter().map(|(_, run)| &*run.value).collect();
+        let is_active = runs.iter().any(|run| run.is_active());
+        let unreadable = job.state.skipped.as_ref();
+        let unreadable = unreadable.filter(|skipped| skipped.reason == Reason::ScheduleUnreadable);
+        let trouble = if let Some(moving) = &outcome.data_moves {
+            Some((Reason::VolumeMoving, moving.clone()))
+        } else if let Some(StartWait { reason, message }) = &outcome.start_wait {
+            Some((*reason, message.clone()))
+        } else if let Some(not_placed) = outcome.not_placed().filter(|_| is_active) {
+            Some(not_placed)
+        } else if let Some(unreadable) = unreadable {
+            Some((Reason::ScheduleUnreadable, unreadable.message.clone()))
+        } else {
+            // A program that failed is no trouble of the machine's: the run's record has it.
+            let going = all.iter().filter(|live| !live.has_ended());
+            instance_trouble(going).and_then(InstanceTrouble::known)
+        };
+        summary::summary(job.spec, &job.state, &runs, next, trouble)
+    }
+}
+
+fn job_plan<'p>(spec: &'p JobSpec, stored: Option<&JobEntry>, uid: &str) -> JobPlan<'p> {
+    let state = stored.and_then(|entry| entry.state.as_ref());
+    let state_revision = state.map_or(0, |state| state.revision);
+    // What is left of an earlier workload of this name counts for nothing.
+    let own = state.filter(|state| state.value.workload_uid == uid);
+    let state = own.map_or_else(
+        || JobStateRecord {
+            schema: 1,
+            workload_uid: uid.to_owned(),
+            ..JobStateRecord::default()
+        },
+        |state| state.value.clone(),
+    );
+    let runs = stored.into_iter().flat_map(|entry| &entry.runs);
+    let runs = runs.filter(|(_, run)| run.value.workload_uid == uid);
+    JobPlan {
+        spec,
+        state,
+        state_revision,
+        runs: runs.map(|(key, run)| (key.clone(), run.clone())).collect(),
+    }
+}
+
+/// Whether a later run ends the earlier ones.
+fn supersedes(spec: &JobSpec) -> bool {
+    spec.schedule.is_none() || spec.concurrency_policy == ConcurrencyPolicy::Replace
+}
+
+/// The last part of the key of an instance's run.
+fn run_key<'l>(live: &LiveInstance<'l>) -> Option<&'l str> {
+    live.assignment.run.as_ref().map(|run| run.key.as_str())
+}
+
+/// Whether an earlier run is active, or an instance of another run may still run.
+fn is_in_the_way(
+    job: &JobPlan<'_>,
+    (key, run): (&str, &JobRunRecord),
+    all: &[LiveInstance<'_>],
+    now: Timestamp,
+) -> bool {
+    let mut runs = job.runs.values();
+    let earlier = runs.any(|other| other.value.is_active() && other.value.number < run.number);
+    let mut others = all.iter().filter(|live| run_key(live) != Some(key));
+    earlier
+        || others.any(|live| {
+            let of = run_key(live).and_then(|key| job.runs.get(key));
+            let deadline = of.and_then(|run| run.value.deadline());
+            let is_over = deadline.is_some_and(|deadline| deadline <= now)
+                && ended_by_systemd(live).is_some_and(|end| end <= now);
+            !(live.away && (is_over || live.fenced))
+        })
+}
+
+/// When systemd has ended an instance on a machine that does not answer. Its time counts from its
+/// start there, not from its placement, and anew for each start.
+fn ended_by_systemd(live: &LiveInstance<'_>) -> Option<Timestamp> {
+    let assignment = live.assignment;
+    let left = assignment.run.as_ref()?.seconds_left?;
+    let seen = live.record.and_then(|record| record.since);
+    let since = seen.or(assignment.created)?;
+    let policy = &assignment.restart_policy;
+    let starts = match policy.condition {
+        RestartCondition::MaxCount => i64::from(policy.max_restarts).saturating_add(1),
+        RestartCondition::Never | RestartCondition::Always => 1,
+    };
+    let stop = i64::from(assignment.container.termination_grace_seconds) + STOP_MARGIN_SECONDS;
+    let each = i64::from(left).saturating_add(stop);
+    let after = SignedDuration::from_secs(each.saturating_mul(starts));
+    since.checked_add(after).ok()
+}
+
+fn attempt_state(live: &LiveInstance<'_>, now: Timestamp, moves: bool) -> AttemptState {
+    if !live.is_wanted() {
+        return AttemptState::Stopping;
+    }
+    let failed = |reason: Reason, message: String| {
+        AttemptState::Ended(AttemptEnd {
+            at: now,
+            succeeded: false,
+            exit_code: None,
+            reason: reason.into(),
+            message,
+        })
+    };
+    if let Some(record) = live.record.filter(|_| live.has_ended()) {
+        return AttemptState::Ended(AttemptEnd {
+            at: now,
+            succeeded: record.phase == InstancePhase::Succeeded,
+            exit_code: record.exit_code,
+            reason: match record.phase {
+                InstancePhase::Succeeded => String::new(),
+                _ => record.reason.clone(),
+            },
+            message: match record.phase {
+                InstancePhase::Succeeded => String::new(),
+                // Last lines of its log may be long.
+                _ => record.message.chars().take(LONGEST_MESSAGE).collect(),
+            },
+        });
+    }
+    let node = live.node;
+    if live.forced_out {
+        return failed(
+            Reason::Interrupted,
+            format!("its machine {node} is drained by force"),
+        );
+    }
+    if live.fenced && moves {
+        return failed(
+            Reason::Interrupted,
+            format!("its machine {node} does not answer, and has stopped it"),
+        );
+    }
+    AttemptState::Going
+}
+
+fn missed_in_words(spec: &JobSpec, misses: u64) -> String {
+    let times = match misses {
+        1 => "one scheduled time".to_owned(),
+        count => format!("{count} scheduled times"),
+    };
+    let rule = match spec.starting_deadline_seconds {
+        Some(seconds) => format!("startingDeadlineSeconds is {seconds}, and "),
+        None => String::new(),
+    };
+    format!(
+        "no leader planned at {times}; {rule}catchUp is {:?}",
+        spec.catch_up
+    )
+}

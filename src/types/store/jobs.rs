@@ -1,0 +1,235 @@
+//! Stored objects of Jobs: how far the schedule of a Job is, and its runs.
+//!
+//! The record of a run is written before anything of the run starts, and its key follows from its
+//! cause, so that no second leader starts the same run again.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::newer;
+
+/// Most attempts that the record of a run keeps, the newest ones.
+pub const MOST_ATTEMPTS: usize = 100;
+
+/// `/kat/jobs/{ns}/{workload}/state`: what of a Job's schedule is decided. It is compared and written
+/// with each new run, so that numbers count up and no time is decided twice.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobStateRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Identity of the workload.
+    pub workload_uid: String,
+    /// Number of the last run.
+    pub last_number: u64,
+    /// Generation that had its run, of a Job without schedule.
+    pub generation: u64,
+    /// Schedule and time zone that `handled` is about.
+    pub schedule: String,
+    /// Scheduled times until this one have had their run, or were skipped.
+    pub handled: Option<Timestamp>,
+    /// A user suspended the Job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<JobSuspension>,
+    /// The last scheduled time that had no run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<SkippedRun>,
+    /// Number of scheduled times that had no run.
+    pub skips: u64,
+}
+
+/// That a user suspended a Job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobSuspension {
+    /// The caller who suspended it.
+    pub by: String,
+    /// When it was suspended.
+    pub at: Timestamp,
+}
+
+/// A scheduled time that had no run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SkippedRun {
+    /// The scheduled time.
+    #[schemars(with = "String")]
+    pub scheduled: Timestamp,
+    /// One word for programs.
+    pub reason: String,
+    /// A sentence for users.
+    pub message: String,
+}
+
+/// Phase of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RunPhase {
+    /// It waits to begin, or its instances run.
+    Active,
+    /// As many instances succeeded as it needs.
+    Succeeded,
+    /// Too many instances failed, or its time was over.
+    Failed,
+    /// A user ended it, or another run took its place. An unknown word of a newer version is read as
+    /// this: nothing is started for it.
+    #[default]
+    Cancelled,
+}
+
+impl RunPhase {
+    /// The word as it is stored and sent.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Active => "Active",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+            Self::Cancelled => "Cancelled",
+        }
+    }
+}
+
+/// Why a run exists.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RunCause {
+    /// A scheduled time came.
+    Schedule,
+    /// A user asked for it.
+    #[default]
+    Manual,
+    /// The files of a Job without schedule were applied.
+    Apply,
+}
+
+/// `/kat/jobs/{ns}/{workload}/runs/{run}`: a run of a Job. The key's last part is the scheduled time,
+/// `manual-NUMBER` for a run by hand, or `generation-NUMBER` for a Job without schedule.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobRunRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Counts the runs of a Job up from 1.
+    pub number: u64,
+    /// Identity of the workload.
+    pub workload_uid: String,
+    /// Generation of the files when it was made.
+    pub generation: u64,
+    /// Why it exists.
+    #[serde(deserialize_with = "newer::word")]
+    pub cause: RunCause,
+    /// The scheduled time, without the delay of `jitterSeconds`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduled: Option<Timestamp>,
+    /// When it was made.
+    pub created: Timestamp,
+    /// The caller who asked for it; empty for the schedule.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    /// Arguments of the program in place of those of the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub args: Option<Vec<String>>,
+    /// Instances that must succeed.
+    pub completions: u32,
+    /// Instances that may run at once.
+    pub parallelism: u32,
+    /// Instances that may fail.
+    pub backoff_limit: u32,
+    /// Seconds from `started` after which it is ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_seconds: Option<u32>,
+    /// How far it is.
+    #[serde(deserialize_with = "newer::word")]
+    pub phase: RunPhase,
+    /// Why it is in its phase, one word for programs.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why it is in its phase, a sentence for users.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// When its first instance could start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<Timestamp>,
+    /// When it left [`RunPhase::Active`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished: Option<Timestamp>,
+    /// A user asked for its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancelled: Option<JobSuspension>,
+    /// Indexes of the instances that succeeded, from 0.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub succeeded: BTreeSet<u32>,
+    /// Number of instances that failed.
+    pub failures: u32,
+    /// When the last one failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<Timestamp>,
+    /// Its instances, the newest [`MOST_ATTEMPTS`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub attempts: Vec<RunAttempt>,
+}
+
+impl JobRunRecord {
+    /// Whether instances may be made for it.
+    pub fn is_active(&self) -> bool {
+        self.phase == RunPhase::Active
+    }
+
+    /// When it is ended at the latest, if it has begun and has a deadline.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        let seconds = i64::from(self.deadline_seconds?);
+        let after = jiff::SignedDuration::from_secs(seconds);
+        self.started?.checked_add(after).ok()
+    }
+}
+
+/// An instance of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunAttempt {
+    /// Id of the instance.
+    pub instance: String,
+    /// Its machine.
+    pub node: String,
+    /// Its index among the completions.
+    pub index: u32,
+    /// How it ended; `None` while it may run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<AttemptEnd>,
+}
+
+/// How an instance of a run ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttemptEnd {
+    /// When the leader noted it.
+    #[schemars(with = "String")]
+    pub at: Timestamp,
+    /// It did its part of the run.
+    pub succeeded: bool,
+    /// Exit code of the program, if it ended by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Why it failed, one word for programs.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why it failed, a sentence for users.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// The last part of the key of a run by hand.
+pub fn manual_run(number: u64) -> String {
+    format!("manual-{number}")
+}
+
+/// The last part of the key of the run of a generation, of a Job without schedule.
+pub fn generation_run(generation: u64) -> String {
+    format!("generation-{generation}")
+}
+
+/// The last part of the key of the run for a scheduled time.
+pub fn scheduled_run(scheduled: Timestamp) -> String {
+    scheduled.to_string()
+}
