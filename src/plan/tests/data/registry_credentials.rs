@@ -35,7 +35,9 @@ fn login(world: &mut World, namespace: &str, registry: &str, password: &str) {
     let record = sealing.seal_login((*number, &key.value), login, &credentials, record);
     let record = record.unwrap();
     let text = serde_json::to_string(&record).unwrap();
-    assert!(!text.contains(password) && !format!("{record:?}").contains(&record.sealed));
+    // Base64 has any three letters once in some hundred records by chance.
+    assert!(password.len() < 7 || !text.contains(password));
+    assert!(!format!("{record:?}").contains(&record.sealed));
     world.write(keys::login(namespace, &place.to_string()), &record);
 }
 
