@@ -71,7 +71,7 @@ pub enum ApiError {
         hint: Option<String>,
     },
     /// A watch can't continue from this resourceVersion.
-    #[error("resourceVersion {0} is too old to go on from; list again")]
+    #[error("resourceVersion {0} is too old to continue from; list again")]
     Gone(i64),
     /// `If-Match` or `If-None-Match` does not hold.
     #[error("{0}")]

@@ -299,15 +299,15 @@ pub static ROUTES: &[ApiRoute] = {
         R::new(Put, workload!("/pause"), A::Deploy, O::PauseRollout, APPLIED,
             "Pauses a workload's rollouts: nothing new takes the place of what runs").query(&["dryRun"]),
         R::new(Delete, workload!("/pause"), A::Deploy, O::ResumeRollout, APPLIED,
-            "Lets a workload's rollouts go on").query(&["dryRun"]),
+            "Resumes a workload's rollouts").query(&["dryRun"]),
         R::new(Put, workload!("/replicas"), A::Deploy, O::ScaleWorkload, APPLIED,
             "Writes another number of replicas into `workload.kat`; no instance that stays is replaced")
             .takes(P::Json(of::<ScaleRequest>), &[200]).query(&["dryRun"]),
         R::new(Put, workload!("/stop"), A::Deploy, O::StopWorkload, APPLIED,
-            "Stops a workload: writes 0 replicas into `workload.kat`, and remembers the number of before; volumes, addresses and secrets stay; a Job is suspended")
+            "Stops a workload: writes 0 replicas into `workload.kat`, and remembers the earlier number; volumes, addresses and secrets stay; a Job is suspended")
             .query(&["dryRun"]),
         R::new(Delete, workload!("/stop"), A::Deploy, O::StartWorkload, APPLIED,
-            "Starts a stopped workload with the number of replicas of before, or resumes a Job").query(&["dryRun"]),
+            "Starts a stopped workload with its earlier number of replicas, or resumes a Job").query(&["dryRun"]),
         R::new(Get, "/v1alpha1/runs", A::ReadCluster, O::ListAllRuns, list_of::<RunItem>(),
             "Lists or watches runs of Jobs of all namespaces").query(LIST),
         R::new(Get, "/v1alpha1/n/{namespace}/runs", A::ReadNamespace, O::ListRuns, list_of::<RunItem>(),
@@ -391,7 +391,7 @@ pub static ROUTES: &[ApiRoute] = {
         R::new(Delete, "/v1alpha1/n/{namespace}/secrets/{secret}", A::Deploy, O::DeleteSecret, APPLIED,
             "Deletes a secret; one that a workload uses is a conflict").query(&["dryRun"]),
         R::new(Post, "/v1alpha1/sealing-key", A::Admin, O::RotateSealingKey, P::Json(of::<SealingRotation>),
-            "Has another key made that seals secrets, and seals them anew; to be called again with `goOn` until none is left")
+            "Makes a new key that seals secrets, and reseals them; call it again with `goOn` until none is left")
             .query(&["goOn"]),
         R::new(Get, "/v1alpha1/n/{namespace}/usage", A::ReadNamespace, O::GetNamespaceUsage, P::Json(of::<NamespaceUsage>),
             "Counts what the instances of a namespace take now, on their machines"),

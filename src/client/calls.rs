@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{
     Client, ClientError, JsonLines, RequestPath,
+    path::WorkloadRoute,
     send::{ApiRequest, ApiResponse},
 };
 use kat_types::{
@@ -85,12 +86,12 @@ impl Client {
 
     /// Checks the server's health; the error has the reason.
     pub async fn healthz(&self) -> Result<HealthView, ClientError> {
-        self.get(RequestPath::fixed("/healthz")).await
+        self.get(RequestPath::health()).await
     }
 
     /// The server's version.
     pub async fn version(&self) -> Result<ServerVersion, ClientError> {
-        self.get(RequestPath::fixed("/version")).await
+        self.get(RequestPath::version()).await
     }
 
     /// All namespaces.
@@ -223,7 +224,7 @@ impl Client {
         name: &str,
         generation: Option<u64>,
     ) -> Result<StoredSource, ClientError> {
-        let mut route = RequestPath::of_workload(namespace, name, "source")?;
+        let mut route = RequestPath::of_workload(namespace, name, WorkloadRoute::Source)?;
         if let Some(generation) = generation {
             route = route.with("generation", &generation.to_string());
         }

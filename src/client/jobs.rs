@@ -2,7 +2,9 @@
 
 use reqwest::Method;
 
-use super::{Client, ClientError, RequestPath, calls::decode, send::ApiRequest};
+use super::{
+    Client, ClientError, RequestPath, calls::decode, path::WorkloadRoute, send::ApiRequest,
+};
 use kat_types::api::{ApplyResult, List, RunItem, RunRequest};
 
 impl Client {
@@ -19,7 +21,7 @@ impl Client {
         name: &str,
         args: Option<Vec<String>>,
     ) -> Result<RunItem, ClientError> {
-        let route = RequestPath::of_workload(namespace, name, "runs")?;
+        let route = RequestPath::of_workload(namespace, name, WorkloadRoute::Runs)?;
         let request = self.json(Method::POST, route, &RunRequest { args })?;
         decode(&self.send(&request).await?)
     }

@@ -19,10 +19,45 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
+/// A route below a workload without a name of its own.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum WorkloadRoute {
+    Generations,
+    Image,
+    Pause,
+    Replicas,
+    Restart,
+    Rollback,
+    Runs,
+    Source,
+    Stop,
+}
+
+impl WorkloadRoute {
+    fn segment(self) -> &'static str {
+        match self {
+            Self::Generations => "generations",
+            Self::Image => "image",
+            Self::Pause => "pause",
+            Self::Replicas => "replicas",
+            Self::Restart => "restart",
+            Self::Rollback => "rollback",
+            Self::Runs => "runs",
+            Self::Source => "source",
+            Self::Stop => "stop",
+        }
+    }
+}
+
 impl RequestPath {
-    /// A path without variable parts.
-    pub(super) fn fixed(path: &str) -> Self {
-        Self(path.to_owned())
+    /// The server's health.
+    pub(super) fn health() -> Self {
+        Self("/healthz".to_owned())
+    }
+
+    /// The server's version.
+    pub(super) fn version() -> Self {
+        Self("/version".to_owned())
     }
 
     /// Namespaces.
@@ -72,17 +107,17 @@ impl RequestPath {
         Ok(Self(format!("{workloads}/{name}")))
     }
 
-    /// A route of a workload's rollouts: `generations`, `rollback`, `pause` and the like.
+    /// A route below a workload.
     ///
     /// # Errors
     /// [`ClientError::Name`].
     pub(super) fn of_workload(
         namespace: &str,
         name: &str,
-        what: &'static str,
+        route: WorkloadRoute,
     ) -> Result<Self, ClientError> {
         let Self(workload) = Self::workload(namespace, name)?;
-        Ok(Self(format!("{workload}/{what}")))
+        Ok(Self(format!("{workload}/{}", route.segment())))
     }
 
     /// Runs of Jobs of one namespace, or of all.
@@ -587,7 +622,125 @@ fn encode(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
     use super::*;
+
+    /// Paths that this client never requests: those of monitoring, and of the document itself.
+    const OF_OTHER_CLIENTS: [&str; 3] = ["/metrics", "/openapi.json", "/v1alpha1/metrics/targets"];
+
+    /// The path of each constructor but `volume_copy`, which is on the agents' port.
+    fn every_path() -> Result<Vec<RequestPath>, ClientError> {
+        let mut paths = vec![
+            RequestPath::health(),
+            RequestPath::version(),
+            RequestPath::namespaces(),
+            RequestPath::namespace("one")?,
+            RequestPath::namespace_quota("one")?,
+            RequestPath::namespace_usage("one")?,
+            RequestPath::workload("one", "web")?,
+            RequestPath::run("one", "web", 1)?,
+            RequestPath::files("one", "web")?,
+            RequestPath::file("one", "web", "workload.kat")?,
+            RequestPath::instance("one", "web-abcde")?,
+            RequestPath::workload_instances("one", "web")?,
+            RequestPath::gone_instances("one", "web")?,
+            RequestPath::logs("one", "web", "web-abcde")?,
+            RequestPath::exec("one", "web", "web-abcde")?,
+            RequestPath::forward("one", "web", "web-abcde")?,
+            RequestPath::virtual_addresses(),
+            RequestPath::ingress_authority(),
+            RequestPath::volume("one", "web", "data")?,
+            RequestPath::volume_move("one", "web", "data")?,
+            RequestPath::volume_forget("one", "web", "data")?,
+            RequestPath::secret("one", "db")?,
+            RequestPath::sealing_key(),
+            RequestPath::nodes(),
+            RequestPath::node("n1")?,
+            RequestPath::node_usage("n1")?,
+            RequestPath::node_metrics("n1")?,
+            RequestPath::node_drain("n1")?,
+            RequestPath::node_labels("n1")?,
+            RequestPath::node_taints("n1")?,
+            RequestPath::node_status("n1")?,
+            RequestPath::node_state("n1")?,
+            RequestPath::node_certificates("n1")?,
+            RequestPath::node_membership("n1")?,
+            RequestPath::join(),
+            RequestPath::isolation(Some("one")),
+            RequestPath::events(&EventFilter::default()),
+            RequestPath::cluster_configuration(),
+            RequestPath::configuration_history(),
+            RequestPath::overview(),
+            RequestPath::tokens(),
+            RequestPath::token("t1")?,
+            RequestPath::authorities(),
+            RequestPath::authority_successions(),
+            RequestPath::authority_rotation("cluster-ca")?,
+            RequestPath::authority_migration(),
+            RequestPath::exposed_values(),
+            RequestPath::registries(),
+            RequestPath::registry("registry.example.org:5000"),
+            RequestPath::registry_logins("one")?,
+            RequestPath::registry_login("one", "registry.example.org/a")?,
+        ];
+        for namespace in [None, Some("one")] {
+            paths.extend([
+                RequestPath::workloads(namespace)?,
+                RequestPath::runs(namespace)?,
+                RequestPath::instances(namespace)?,
+                RequestPath::routes(namespace)?,
+                RequestPath::volumes(namespace)?,
+                RequestPath::secrets(namespace)?,
+            ]);
+        }
+        for route in [
+            WorkloadRoute::Generations,
+            WorkloadRoute::Image,
+            WorkloadRoute::Pause,
+            WorkloadRoute::Replicas,
+            WorkloadRoute::Restart,
+            WorkloadRoute::Rollback,
+            WorkloadRoute::Runs,
+            WorkloadRoute::Source,
+            WorkloadRoute::Stop,
+        ] {
+            paths.push(RequestPath::of_workload("one", "web", route)?);
+        }
+        Ok(paths)
+    }
+
+    /// Whether a path is one of the template, whose segments in braces stand for any segment.
+    fn is_of(template: &str, path: &str) -> bool {
+        let segments = |text: &str| text.split('/').map(str::to_owned).collect::<Vec<_>>();
+        let (template, path) = (segments(template), segments(path));
+        template.len() == path.len()
+            && template
+                .iter()
+                .zip(&path)
+                .all(|(wanted, found)| wanted.starts_with('{') || wanted == found)
+    }
+
+    #[test]
+    fn each_path_is_one_of_the_api_and_the_api_has_no_other_ones() {
+        let document: Value =
+            serde_json::from_str(include_str!("../../contrib/schema/openapi.json")).unwrap();
+        let templates = document["paths"].as_object().unwrap();
+        let mut unused: BTreeSet<&str> = templates.keys().map(String::as_str).collect();
+        for path in every_path().unwrap() {
+            let (plain, _) = path.as_str().split_once('?').unwrap_or((path.as_str(), ""));
+            let found: Vec<&str> = templates
+                .keys()
+                .map(String::as_str)
+                .filter(|template| is_of(template, plain))
+                .collect();
+            assert_eq!(found.len(), 1, "{plain} is {found:?}");
+            unused.retain(|template| !found.contains(template));
+        }
+        assert_eq!(unused, BTreeSet::from(OF_OTHER_CLIENTS));
+    }
 
     #[test]
     fn routes_are_the_rfcs() {

@@ -2,7 +2,9 @@
 
 use reqwest::Method;
 
-use super::{Client, ClientError, RequestPath, calls::decode, send::ApiRequest};
+use super::{
+    Client, ClientError, RequestPath, calls::decode, path::WorkloadRoute, send::ApiRequest,
+};
 use kat_types::api::{
     ApiTime, ApplyResult, GenerationView, ImageRequest, List, RestartRequest, RollbackRequest,
     ScaleRequest,
@@ -15,8 +17,12 @@ impl Client {
         namespace: &str,
         name: &str,
     ) -> Result<List<GenerationView>, ClientError> {
-        self.get(RequestPath::of_workload(namespace, name, "generations")?)
-            .await
+        self.get(RequestPath::of_workload(
+            namespace,
+            name,
+            WorkloadRoute::Generations,
+        )?)
+        .await
     }
 
     /// Rolls back to a generation, or to the last good one. With a number the call is retried after
@@ -27,7 +33,7 @@ impl Client {
         name: &str,
         to: Option<u64>,
     ) -> Result<ApplyResult, ClientError> {
-        let route = RequestPath::of_workload(namespace, name, "rollback")?;
+        let route = RequestPath::of_workload(namespace, name, WorkloadRoute::Rollback)?;
         let mut request = self.json(Method::POST, route, &RollbackRequest { to })?;
         request.repeatable = to.is_some();
         decode(&self.send(&request).await?)
@@ -41,7 +47,7 @@ impl Client {
         paused: bool,
     ) -> Result<ApplyResult, ClientError> {
         let method = if paused { Method::PUT } else { Method::DELETE };
-        let route = RequestPath::of_workload(namespace, name, "pause")?;
+        let route = RequestPath::of_workload(namespace, name, WorkloadRoute::Pause)?;
         decode(&self.send(&ApiRequest::new(method, route)).await?)
     }
 
@@ -52,7 +58,7 @@ impl Client {
         name: &str,
         replicas: u32,
     ) -> Result<ApplyResult, ClientError> {
-        let route = RequestPath::of_workload(namespace, name, "replicas")?;
+        let route = RequestPath::of_workload(namespace, name, WorkloadRoute::Replicas)?;
         let request = self.json(Method::PUT, route, &ScaleRequest { replicas })?;
         decode(&self.send(&request).await?)
     }
@@ -65,7 +71,7 @@ impl Client {
         stopped: bool,
     ) -> Result<ApplyResult, ClientError> {
         let method = if stopped { Method::PUT } else { Method::DELETE };
-        let route = RequestPath::of_workload(namespace, name, "stop")?;
+        let route = RequestPath::of_workload(namespace, name, WorkloadRoute::Stop)?;
         decode(&self.send(&ApiRequest::new(method, route)).await?)
     }
 
@@ -76,7 +82,7 @@ impl Client {
         name: &str,
         image: &str,
     ) -> Result<ApplyResult, ClientError> {
-        let route = RequestPath::of_workload(namespace, name, "image")?;
+        let route = RequestPath::of_workload(namespace, name, WorkloadRoute::Image)?;
         let image = image.to_owned();
         let request = self.json(Method::PUT, route, &ImageRequest { image })?;
         decode(&self.send(&request).await?)
@@ -89,7 +95,7 @@ impl Client {
         name: &str,
         restarted_at: ApiTime,
     ) -> Result<ApplyResult, ClientError> {
-        let route = RequestPath::of_workload(namespace, name, "restart")?;
+        let route = RequestPath::of_workload(namespace, name, WorkloadRoute::Restart)?;
         let request = self.json(Method::PUT, route, &RestartRequest { restarted_at })?;
         decode(&self.send(&request).await?)
     }

@@ -403,7 +403,7 @@ fn say_progress(kind: ReplaceableKey, before: Option<&AuthorityRecord>, now: &Au
             tracing::info!(authority, reason, "an authority is being replaced");
         }
         (Some(before), Some(rotation)) if before.phase != rotation.phase => {
-            tracing::info!(authority, phase = ?rotation.phase, "the replacement goes on");
+            tracing::info!(authority, phase = ?rotation.phase, "the replacement continues");
         }
         (Some(_), None) => tracing::info!(authority, "the authority has been replaced"),
         _ => {}

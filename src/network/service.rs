@@ -338,7 +338,7 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
             }
             _ = watchdog.tick() => match pulses.stalled() {
                 None => notify(&[sd_notify::NotifyState::Watchdog]),
-                Some(name) => tracing::error!("{name} hangs; the watchdog is told no more"),
+                Some(name) => tracing::error!("{name} hangs; the watchdog is no longer notified"),
             }
         }
     }

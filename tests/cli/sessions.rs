@@ -220,7 +220,7 @@ async fn a_port_is_led_to_an_instance() {
     assert!(taken.contains("0 for any: `0:80`"), "{taken}");
     drop(free);
     let mut running = program.spawn(&["port-forward", "web-abcde", &format!("{port}:80")]);
-    running.stderr_says("leads to port 80 of `web-abcde`");
+    running.stderr_says("forwards to port 80 of `web-abcde`");
     let mut streams = Vec::new();
     for number in 0..5_u8 {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -247,7 +247,7 @@ async fn a_connection_that_can_not_be_taken_ends_no_other() {
     let port = free.local_addr().unwrap().port();
     drop(free);
     let mut running = program.spawn(&["port-forward", "web-abcde", &format!("{port}:80")]);
-    running.stderr_says("leads to port 80 of `web-abcde`");
+    running.stderr_says("forwards to port 80 of `web-abcde`");
     let pid = rustix::process::Pid::from_raw(running.id().try_into().unwrap());
     let files = |most| {
         let limit = Rlimit {

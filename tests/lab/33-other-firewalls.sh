@@ -117,7 +117,7 @@ name_answers
 container_reaches_outside
 # check prints a warning, as everything else works.
 found=$(on n2 kat-agent check)
-contains "$found" "StrictForwardPorts of firewalld keeps ports of the machine that lead to workloads (hostPort) closed"
+contains "$found" "StrictForwardPorts of firewalld keeps ports of the machine that are forwarded to workloads (hostPort) closed"
 run_fixes_on n2 "$(grep -A 1 StrictForwardPorts <<<"$found")" warning
 wait_for 20 everything_works
 lacks "$(on n2 kat-agent check)" StrictForwardPorts

@@ -129,7 +129,7 @@ kat config rollback 1
 equal 20 "$(kat config get nodeLossTimeoutSeconds)" "timeout after the rollback"
 wait_for 30 all_follow
 
-# A reload takes a valid agent.yaml, and keeps the settings of before with any other.
+# A reload takes a valid agent.yaml, and keeps the earlier settings with any other.
 agent() { on n2 systemctl show --property=MainPID --value kat-agent.service; }
 programs=$(pids) process=$(agent)
 on n2 sh -c 'printf "reserved: {memry: 64Mi}\n" >/etc/kat/agent.yaml'

@@ -172,7 +172,7 @@ fn query_parameter(name: &str) -> Value {
         "watch" => ("boolean", "Stay, and answer with a line for each change"),
         "resourceVersion" => (
             "string",
-            "Where a watch goes on; 410 when that is too long ago",
+            "Revision after which a watch continues; 410 when that is too long ago",
         ),
         "epoch" => (
             "integer",
@@ -189,7 +189,7 @@ fn query_parameter(name: &str) -> Value {
         "path" => ("string", "Path of the route; `/` by default"),
         "volumes" => ("boolean", "Remove the data of the volumes too, for good"),
         "force" => ("boolean", "Stop what no other machine takes"),
-        "goOn" => ("boolean", "Only go on with what was begun"),
+        "goOn" => ("boolean", "Only continue a replacement that has begun"),
         "follow" => ("boolean", "Stay, and answer with a line for each new line"),
         "since" => ("string", "RFC 3339: nothing that is older"),
         "tail" => ("integer", "Only so many of the last lines"),

@@ -187,7 +187,7 @@ fn cluster_ends(identity: &MachineIdentity, known: ClusterCache) -> Option<Strin
     }
     let names: Vec<&str> = others.keys().map(String::as_str).collect();
     Some(format!(
-        "the cluster ends: its store is on this machine alone. What runs on {} goes on there without a leader, until `kat-agent reset` removes it too; a backup (`kat-agent backup`) is the only way back",
+        "the cluster ends: its store is on this machine alone. What runs on {} continues there without a leader, until `kat-agent reset` removes it too; a backup (`kat-agent backup`) is the only way back",
         names.join(", ")
     ))
 }
@@ -461,7 +461,10 @@ mod tests {
             &identity,
             known(&[("n1", true), ("n2", false), ("n3", false)]),
         );
-        assert!(said.unwrap().contains("What runs on n2, n3 goes on"));
+        assert!(
+            said.unwrap()
+                .contains("What runs on n2, n3 continues there")
+        );
         assert_eq!(cluster_ends(&identity, known(&[("n1", true)])), None);
         let members = known(&[("n1", true), ("n2", true)]);
         assert_eq!(cluster_ends(&identity, members), None);

@@ -50,7 +50,7 @@ impl LocalSessions {
         let name = format!("{}{number:08x}.service", *OWN_PREFIX);
         let inside = RunningContainer::of_unit(assignment, &container, &status);
         let group = inside.group(&self.root, &name).map_err(|error| {
-            let message = format!("the container of `{instance}` can't be told: {error}");
+            let message = format!("cannot find the container of `{instance}`: {error}");
             SessionError::Unavailable(message)
         })?;
         let unit = TransientUnit {

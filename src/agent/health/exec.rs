@@ -30,7 +30,7 @@ impl RunningContainer {
     ) -> Result<(), String> {
         let name = format!("{PREFIX}{}-{number}.service", self.stem);
         let group = self.group(root, &name);
-        let group = group.map_err(|error| format!("its container can't be told: {error}"))?;
+        let group = group.map_err(|error| format!("cannot find its container: {error}"))?;
         let unit = TransientUnit {
             name,
             description: format!("Health check of {}", self.stem),

@@ -256,7 +256,7 @@ async fn a_command_runs_in_a_unit_of_its_own_in_the_container() {
     later(100).await;
     let (health, error) = bench.now();
     assert_eq!(health, Health::PendingCheck);
-    assert!(error.contains("its container can't be told"), "{error}");
+    assert!(error.contains("cannot find its container"), "{error}");
     // The workload's user owns the folder. A link, a FIFO that blocks its reader, or a file without
     // a container id is rejected, and its content appears in no message.
     let file = folder.join("kat-default-web-aaaaa.cid");
@@ -264,7 +264,7 @@ async fn a_command_runs_in_a_unit_of_its_own_in_the_container() {
     std::fs::write(&secret, "0a1b".repeat(16)).unwrap();
     std::os::unix::fs::symlink(&secret, &file).unwrap();
     later(10_000).await;
-    assert!(bench.now().1.contains("its container can't be told"));
+    assert!(bench.now().1.contains("cannot find its container"));
     std::fs::remove_file(&file).unwrap();
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
     later(10_000).await;

@@ -74,7 +74,7 @@ impl ReloadRequests {
                     paths::AGENT_CONFIG
                 ),
                 ReloadDecision::Refused(error) => tracing::error!(
-                    "{} is not taken, and the settings of before stay: {error}",
+                    "{} is not taken, and the earlier settings stay: {error}",
                     paths::AGENT_CONFIG
                 ),
             }
@@ -96,7 +96,7 @@ fn refusal_line(error: &str) -> String {
     let says = lines.iter().find(|line| line.starts_with("error"));
     let says = says.or(lines.first()).copied().unwrap_or_default();
     format!(
-        "{} is not taken, and the settings of before stay: {}",
+        "{} is not taken, and the earlier settings stay: {}",
         paths::AGENT_CONFIG,
         plain(says)
     )
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(refused, ReloadDecision::Refused(wrong.to_owned()));
         assert_eq!(
             refusal_line(wrong),
-            "/etc/kat/agent.yaml is not taken, and the settings of before stay: error[unknown]: no such field"
+            "/etc/kat/agent.yaml is not taken, and the earlier settings stay: error[unknown]: no such field"
         );
     }
 

@@ -62,7 +62,7 @@ async fn send_status_lines(
         match pulses.stalled() {
             None => notify(&[NotifyState::Status(&words), NotifyState::Watchdog]),
             Some(name) => {
-                tracing::error!("{name} hangs; the watchdog is told no more");
+                tracing::error!("{name} hangs; the watchdog is no longer notified");
                 notify(&[NotifyState::Status(&format!("{name} hangs"))]);
             }
         }

@@ -8,8 +8,9 @@ use crate::{
     diagnostic::{Class, quote},
 };
 use kat_types::resource::{
-    Bytes, Container, EnvVar, EnvVarSource, GpuRequest, MOST_OTHERS, MilliCpu, ResourceList,
-    Resources, SecretKeyRef, VolumeMount,
+    Bytes, Container, DEFAULT_DRAIN_SECONDS, DEFAULT_TERMINATION_GRACE_SECONDS, EnvVar,
+    EnvVarSource, GpuRequest, MOST_OTHERS, MilliCpu, ResourceList, Resources, SecretKeyRef,
+    VolumeMount,
 };
 
 /// Minimum memory: less is a size whose unit was forgotten.
@@ -55,7 +56,7 @@ pub(super) fn other_containers(
                 "all containers of an instance share one network",
             ),
             (
-                container.drain_seconds != 5,
+                container.drain_seconds != DEFAULT_DRAIN_SECONDS,
                 "an instance is drained as a whole",
             ),
         ];
@@ -81,8 +82,8 @@ pub(super) fn other_containers(
 /// A container of which nothing is written.
 pub(super) fn no_settings() -> Container {
     Container {
-        drain_seconds: 5,
-        termination_grace_seconds: 10,
+        drain_seconds: DEFAULT_DRAIN_SECONDS,
+        termination_grace_seconds: DEFAULT_TERMINATION_GRACE_SECONDS,
         ..Container::default()
     }
 }

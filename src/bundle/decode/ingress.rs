@@ -244,7 +244,7 @@ fn combinations(decoder: &mut Decoder<'_>, fields: &Fields<'_>, route: &Ingress)
         return;
     }
     if route.plain_http == Some(PlainHttp::Redirect) && !route.tls.is_on() {
-        let message = "plainHTTP redirect leads to https, which needs tls";
+        let message = "plainHTTP redirect sends clients to https, which needs tls";
         refuse("plainHTTP", message.to_owned());
     }
     if route.strip_prefix && route.path == "/" {

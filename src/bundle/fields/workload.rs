@@ -81,7 +81,7 @@ pub(super) const FIELDS: &[Field] = &[
     field("spec.container.terminationGraceSeconds", Integer(0, 3600), "30", "seconds between the stop signal and SIGKILL").default("10"),
     field("spec.container.stopSignal", Text, "SIGINT", "stop signal; default: the image's, or SIGTERM"),
     field("spec.container.user", Text, "\"1000:1000\"", "uid[:gid], or names of the image's user database"),
-    field("spec.container.hostname", Text, "rabbit", "host name in the container, which leads to its own address there; default: the name of the instance, which every replacement changes"),
+    field("spec.container.hostname", Text, "rabbit", "host name in the container, where it resolves to the instance's own address; default: the name of the instance, which every replacement changes"),
     field("spec.container.workingDir", Text, "/app", "working directory in the container"),
     field("spec.container.capAdd", TextList, "[NET_RAW]", "capabilities added, without CAP_").default("[]"),
     field("spec.container.capDrop", TextList, "[ALL]", "capabilities dropped, without CAP_, or ALL").default("[]"),

@@ -97,7 +97,7 @@ fn fields_of_a_route_that_do_not_fit_together_are_refused() {
         ),
         (
             json!({"plainHTTP": "redirect"}),
-            "spec.ingress[0].plainHTTP: plainHTTP redirect leads to https, which needs tls",
+            "spec.ingress[0].plainHTTP: plainHTTP redirect sends clients to https, which needs tls",
         ),
         (
             json!({"stripPrefix": true}),

@@ -43,7 +43,7 @@ pub(crate) enum CaCommand {
     /// Trust each machine that holds the store takes the new key, in Issue it seals with it and the
     /// leader seals everything stored again, and in Retire it forgets the old key. No etcd restarts.
     /// Write the new key down afterwards; `katcall ca exposed` lists the values that could be read with
-    /// the old one, and the tokens of before.
+    /// the old one, and earlier tokens.
     ///
     /// Backups and snapshots that were made before keep the old keys. Destroy them if the key is
     /// known to others, and make a new backup.

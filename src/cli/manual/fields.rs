@@ -79,8 +79,8 @@ fn cluster() -> ManualPage {
         Block::heading("Description"),
         Block::paragraph(
             "`kat-agent init --config FILE` reads the settings of a new cluster from this file. Without the option \
-             every setting has its default. A setting that is \"fixed at init\" cannot be changed later; this \
-             version cannot change the others either.",
+             every setting has its default. A setting that is \"fixed at init\" cannot be changed later; \
+             `katcall config set` changes the others.",
         ),
         Block::heading("Fields"),
     ];

@@ -16,7 +16,7 @@ pub(super) struct NeededPort {
     overlay: bool,
 }
 
-/// Ports that KAT listens on (docs/guide/install.md, "What a server needs").
+/// Ports that KAT listens on (docs/reference/README.md, "Ports").
 pub(super) fn needed_ports(input: &CheckInput) -> Vec<NeededPort> {
     let cluster = &input.cluster;
     let wireguard = input.agent.wireguard_port.unwrap_or(cluster.wireguard_port);

@@ -235,7 +235,7 @@ impl DnsClient {
                 false => format!(" ({})", word(code)),
             };
             return Ok(Located::Elsewhere(format!(
-                "{server} is no name server of the zone of {}{why}, and the name has no CNAME record that leads to another zone",
+                "{server} is no name server of the zone of {}{why}, and the name has no CNAME record that points to another zone",
                 text_of(name)
             )));
         }
@@ -286,7 +286,7 @@ impl DnsClient {
             .any(|text| !(is_token(text) && text.len() == 43));
         if foreign {
             return Err(lasting(format!(
-                "{} has a record TXT at {server} that answers no challenge: a CNAME record must lead to a name of its own",
+                "{} has a record TXT at {server} that answers no challenge: a CNAME record must point to a name of its own",
                 place.name
             )));
         }

@@ -186,7 +186,7 @@ impl DeadlineFence {
         let mut known = self.known.lock();
         match state_files::read(&self.sources.deadlines) {
             Ok(read) => *known = Some(Arc::new(read)),
-            Err(error) => tracing::debug!("{error}; the deadlines of before still hold"),
+            Err(error) => tracing::debug!("{error}; the earlier deadlines still hold"),
         }
         known.clone()
     }

@@ -239,7 +239,7 @@ impl HostPortKeeper {
         let written = run_file::write(path, &told);
         if let Err(error) = written {
             tracing::warn!(
-                "the ports of the machine's programs can't be told to kat-agent: {error:#}"
+                "cannot write the ports of the machine's programs for kat-agent: {error:#}"
             );
         }
     }

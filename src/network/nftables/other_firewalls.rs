@@ -91,8 +91,8 @@ pub fn find(rules: &Value, root: &Path, needs: RequiredTraffic) -> Vec<FirewallO
     }
     if firewalld && firewalld_is_strict(root) {
         obstacles.push(FirewallObstacle {
-            what: "StrictForwardPorts of firewalld keeps ports of the machine that lead to \
-                   workloads (hostPort) closed, for this machine itself too"
+            what: "StrictForwardPorts of firewalld keeps ports of the machine that are forwarded \
+                   to workloads (hostPort) closed, for this machine itself too"
                 .into(),
             command: "sudo sed -i 's/^ *StrictForwardPorts *=.*/StrictForwardPorts=no/' \
                       /etc/firewalld/firewalld.conf && sudo firewall-cmd --reload"

@@ -192,7 +192,7 @@ impl OverlayLink {
                 || (net.prefix_len() == 32 && device != Some(index))
         };
         for removed in self.links.remove_routes(keep).await? {
-            tracing::info!(route = %removed, "removed a route of before");
+            tracing::info!(route = %removed, "removed an earlier route");
         }
         Ok(())
     }

@@ -209,7 +209,7 @@ fn first_record(
         return match waits.is_empty() {
             true => begin(kind, snapshot, RotationReason::Migration),
             false => RotationStep::Wait(format!(
-                "{} still read etcd as version 0.1.0 does; upgrade them, or go on without them: katcall ca migrate --without {}",
+                "{} still read etcd as version 0.1.0 does; upgrade them, or continue without them: katcall ca migrate --without {}",
                 waits.join(", "),
                 waits.join(" --without ")
             )),

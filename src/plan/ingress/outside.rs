@@ -80,13 +80,13 @@ fn refused(snapshot: &Snapshot, target: SocketAddr) -> Option<String> {
     if let IpAddr::V4(ip) = ip {
         if spec.cluster_cidr.contains(&ip) {
             return Some(format!(
-                "lies in the overlay ({}): a route of a workload leads to instances",
+                "lies in the overlay ({}): a route of a workload forwards to instances",
                 spec.cluster_cidr
             ));
         }
         if spec.service_cidr.contains(&ip) {
             return Some(format!(
-                "lies among the service addresses ({}): a route of a workload leads to instances",
+                "lies among the service addresses ({}): a route of a workload forwards to instances",
                 spec.service_cidr
             ));
         }

@@ -18,6 +18,7 @@ use crate::{
 };
 use kat_types::{
     encoding::digest::sha256_u32,
+    machine::network::ANNOUNCE_PORT,
     resource::{ClusterSpec, HostPort, Port, Protocol},
     services::{HostPortNumber, HostPortNumbers},
     store::{
@@ -33,8 +34,6 @@ pub const HOST_PORT_DATA_PATH: u32 = 4;
 const SCHEMA: u32 = 5;
 /// Range of the numbers assigned for `hostPort: auto`.
 const AUTO_PORTS: RangeInclusive<u16> = 30_000..=32_767;
-/// The UDP port of announcements, with which machines find each other (`network/overlay/announce`).
-const ANNOUNCE_PORT: u16 = 9117;
 
 /// Ports that KAT itself uses on machines, each with its use.
 pub fn reserved_ports(spec: &ClusterSpec) -> [(u16, Protocol, &'static str); 6] {

@@ -53,6 +53,9 @@ pub const SILENT_PEERS_FILE: &str = "/run/kat/silent-peers.json";
 pub const DEADLINES_FILE: &str = "/run/kat/deadlines.json";
 /// WireGuard's private key, base64, 0600.
 pub const PRIVATE_KEY_FILE: &str = "wireguard.key";
+/// UDP port of the announcements with which machines find each other on a LAN, the same on every
+/// machine.
+pub const ANNOUNCE_PORT: u16 = 9117;
 /// The hook's socket, made by `kat-net.socket`.
 pub const HOOK_SOCKET: &str = "/run/kat/net.sock";
 

@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bytes, MilliCpu};
 
+/// `drainSeconds` of a container that does not set it.
+pub const DEFAULT_DRAIN_SECONDS: u32 = 5;
+/// `terminationGraceSeconds` of a container that does not set it.
+pub const DEFAULT_TERMINATION_GRACE_SECONDS: u32 = 10;
+
 /// Specification of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -91,11 +96,11 @@ pub struct Container {
 }
 
 fn default_drain_seconds() -> u32 {
-    5
+    DEFAULT_DRAIN_SECONDS
 }
 
 fn default_grace_seconds() -> u32 {
-    10
+    DEFAULT_TERMINATION_GRACE_SECONDS
 }
 
 /// One environment variable: exactly one of `value` and `valueFrom`.

@@ -101,7 +101,7 @@ async fn only_what_runs_is_entered() {
     std::fs::remove_dir_all(here.root.path().join("run")).unwrap();
     let refused = here.begin().await.err();
     assert!(
-        matches!(&refused, Some(SessionError::Unavailable(reason)) if reason.contains("can't be told")),
+        matches!(&refused, Some(SessionError::Unavailable(reason)) if reason.contains("cannot find the container")),
         "{refused:?}"
     );
 }

@@ -419,7 +419,7 @@ async fn ports_of_the_machine_below_1024_but_the_webs_are_its_owners_to_give() {
     );
     assert_eq!(
         message,
-        "host port 22/TCP: this machine lets only ports 80, 443, 1024-65535 lead to workloads; hostPortsAllow in /etc/kat/agent.yaml says which"
+        "host port 22/TCP: this machine forwards only ports 80, 443, 1024-65535 to workloads; hostPortsAllow in /etc/kat/agent.yaml says which"
     );
     assert_eq!(bench.calls(&sshd, "start kat-default"), 0);
     // `kat-net` forwards nothing to this port in any case.

@@ -62,12 +62,12 @@ impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> SavedNotes<T
         let path = folder.join(format!("{uid}.json"));
         let notes: BTreeMap<String, T> = match files::read_text(&path, LIMIT) {
             Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
-                tracing::warn!(path = %path.display(), "notes of before can't be read: {error:#}");
+                tracing::warn!(path = %path.display(), "earlier notes can't be read: {error:#}");
                 BTreeMap::new()
             }),
             Err(error) if error.is_not_found() => BTreeMap::new(),
             Err(error) => {
-                tracing::warn!("notes of before can't be read: {error:#}");
+                tracing::warn!("earlier notes can't be read: {error:#}");
                 BTreeMap::new()
             }
         };

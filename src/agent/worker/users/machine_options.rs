@@ -125,7 +125,7 @@ impl MachineOptions {
         let forbidden = ports.find(|one| !self.allows_host_port(assignment, one.port))?;
         let ranges: Vec<String> = self.host_ports.iter().map(ToString::to_string).collect();
         Some(format!(
-            "host port {}/{}: this machine lets {} lead to workloads; hostPortsAllow in /etc/kat/agent.yaml says which",
+            "host port {}/{}: this machine forwards {} to workloads; hostPortsAllow in /etc/kat/agent.yaml says which",
             forbidden.port,
             forbidden.protocol.word(),
             match ranges.is_empty() {

@@ -444,7 +444,7 @@ async fn set_paused(
             ),
             false => (
                 EventReason::RolloutResumed,
-                format!("{caller} let its rollouts go on"),
+                format!("{caller} resumed its rollouts"),
             ),
         };
         let mut operations = record(snapshot, now, reason, &key, &meta.uid, message);

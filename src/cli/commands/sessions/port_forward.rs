@@ -59,7 +59,7 @@ pub(crate) async fn run(
         .map_err(|error| taken(arguments.ports, &error))?;
     let at = listener.local_addr()?;
     session.console.note(&format!(
-        "{at} leads to port {remote} of `{}`; Ctrl-C ends it",
+        "{at} forwards to port {remote} of `{}`; Ctrl-C ends it",
         target.id
     ));
     let mut open: JoinSet<Result<(), ClientError>> = JoinSet::new();

@@ -402,7 +402,7 @@ async fn records_of_someone_else_are_left_alone() {
     server.zone.lock().aliases = aliases;
     let failure = refusal(alias.0, &server.access()).await;
     assert!(
-        failure.message.contains("must lead to a name of its own"),
+        failure.message.contains("must point to a name of its own"),
         "{}",
         failure.message
     );

@@ -16,9 +16,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// UDP port, the same on every machine.
-pub const PORT: u16 = 9117;
-
 /// Pauses in seconds between announcements while peers are missing; the last one repeats.
 const PAUSES: [u64; 7] = [2, 3, 5, 10, 15, 30, 60];
 

@@ -16,13 +16,13 @@ use rustix::net::{
 use tokio::{net::UdpSocket, sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{PORT, packet::MAX_PACKET};
+use super::packet::MAX_PACKET;
 use crate::overlay::{
     announce::known_peers::AnnouncementBook,
     local_addresses::LocalAddress,
     wireguard::{PrivateKey, PublicKey},
 };
-use kat_types::machine::network::NodeNetwork;
+use kat_types::machine::network::{ANNOUNCE_PORT, NodeNetwork};
 
 /// The multicast address of all nodes of a link (RFC 4291, section 2.7.1): every switch forwards
 /// it.
@@ -122,7 +122,7 @@ impl Announcer {
             {
                 told = true;
                 tracing::warn!(
-                    port = PORT,
+                    port = ANNOUNCE_PORT,
                     "announcements of peers on the LAN are not heard: {error}"
                 );
             }
@@ -132,7 +132,7 @@ impl Announcer {
     }
 
     async fn receive_announcements(&self, cancel: &CancellationToken) -> io::Result<()> {
-        let four = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).await?;
+        let four = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, ANNOUNCE_PORT)).await?;
         let six = match bind_six() {
             Ok(socket) => Some(UdpSocket::from_std(socket)?),
             Err(error) => {
@@ -193,12 +193,12 @@ fn targets(of_link: &[LocalAddress]) -> Vec<SocketAddr> {
     let mut targets: Vec<SocketAddr> = of_link
         .iter()
         .filter_map(|local| local.broadcast)
-        .map(|address| SocketAddr::from((address, PORT)))
+        .map(|address| SocketAddr::from((address, ANNOUNCE_PORT)))
         .collect();
     let index = of_link
         .first()
         .and_then(|local| if_nametoindex(local.link.as_str()).ok());
-    let six = index.map(|index| SocketAddrV6::new(ALL_NODES, PORT, 0, index));
+    let six = index.map(|index| SocketAddrV6::new(ALL_NODES, ANNOUNCE_PORT, 0, index));
     targets.extend(six.map(SocketAddr::from));
     targets.sort();
     targets.dedup();
@@ -210,7 +210,7 @@ fn bind_six() -> io::Result<StdSocket> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, None)?;
     set_ipv6_v6only(&socket, true)?;
-    let address = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, PORT, 0, 0);
+    let address = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, ANNOUNCE_PORT, 0, 0);
     sockets::bind(&socket, &address)?;
     Ok(socket.into())
 }

@@ -98,7 +98,7 @@ async fn feed_watchdog(pulses: LoopPulses) {
             None => {
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             }
-            Some(name) => tracing::error!("{name} hangs; the watchdog is told no more"),
+            Some(name) => tracing::error!("{name} hangs; the watchdog is no longer notified"),
         }
     }
 }

@@ -304,14 +304,14 @@ impl CheckedName {
         }
         if !wrong.is_empty() {
             return Err(format!(
-                "port 80 of {} answers for {host}, but no ingress machine of this cluster does; its A and AAAA records must lead here",
+                "port 80 of {} answers for {host}, but no ingress machine of this cluster does; its A and AAAA records must point here",
                 list(wrong)
             ));
         }
         let mut unchecked = Vec::new();
         if !silent.is_empty() {
             unchecked.push(format!(
-                "port 80 of {} did not answer the leader, as behind a router that does not lead to its own outer address",
+                "port 80 of {} did not answer the leader, as behind a router that does not forward to its own outer address",
                 list(silent)
             ));
         }

@@ -523,7 +523,7 @@ fn a_name_that_leads_elsewhere_stops_the_order_and_one_without_an_answer_does_no
     let (reason, message) = trouble(&mut world).unwrap();
     assert_eq!(reason, Reason::CertificateFailed);
     assert!(
-        message.contains("192.0.2.9") && message.contains("must lead here"),
+        message.contains("192.0.2.9") && message.contains("must point here"),
         "{message}"
     );
     assert_eq!((server.count("order"), next_attempt(&mut world)), (0, 60));

@@ -20,7 +20,7 @@ pub struct MembershipAnswer {
     #[serde(default)]
     pub recovery_key: String,
     /// The recovery keys, in their printed form, that open only: the one that will replace the
-    /// present one, and the one of before.
+    /// present one, and the earlier one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_recovery_keys: Vec<String>,
 }

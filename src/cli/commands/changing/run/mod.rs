@@ -122,7 +122,7 @@ impl MadeWorkload {
         console: &Console,
     ) -> Result<Self, CliError> {
         if options.route.is_some() && options.ports.is_empty() {
-            return Err(CliError::usage("`--route` needs a port that it leads to")
+            return Err(CliError::usage("`--route` needs a port to forward to")
                 .hinted("`-p PORT` names the port of the container"));
         }
         let sketch = WorkloadSketch {

@@ -243,7 +243,7 @@ pub(crate) const fn explanation(reason: Reason) -> Explanation {
         Reason::HostPathMissing => explained("a path that it mounts does not exist on {node}",
             "create it on {node}, or set ensureType: DirectoryOrCreate or FileOrCreate"),
         Reason::HostPathIsLink => explained("a path that it mounts, or a folder above it, is a symbolic link on {node}, which is not followed",
-            "write the path that the link leads to, as readlink -f on {node} says"),
+            "write the path that the link points to, as readlink -f on {node} says"),
         Reason::HostPathUnprotected => explained("a path that it mounts, or that is to be made for it, lies on {node} below a folder that others than root may change, who could put something else in its place",
             "on {node}: chown root: and chmod go-w of the folder in the message, where nothing else needs to write there; or make the path yourself, where KAT was to make it"),
         Reason::HostPathNotBound => explained("a path that it mounts could not be bound on {node} for its containers, or was changed while that was tried",
