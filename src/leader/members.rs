@@ -21,7 +21,7 @@ use crate::etcd_status::{EtcdObservation, MemberMemory, note_lost_data, observe_
 use kat_daemon::watchdog::LoopPulses;
 use kat_plan::{
     MemberStep, PreparingMachines, RemovedMember, SeenMember, Snapshot, StepView, cluster_members,
-    is_migrating, lost_members, next_step, preparing_machine, wanted_members,
+    is_migrating, lost_members, next_step, preparing_machine, voteless_since, wanted_members,
 };
 use kat_store::{
     Leadership, StoreError, TransactionResult,
@@ -196,7 +196,7 @@ async fn round(
         return Ok(true);
     }
     let found = (&*snapshot, observation.seen.as_slice());
-    if write_down(handle, config, leadership, (found, next), memory).await? {
+    if write_down(handle, config, leadership, (found, next), &wanted, memory).await? {
         // The next decision is based on what was just stored.
         return Ok(true);
     }
@@ -375,18 +375,20 @@ async fn write_down(
     config: &MembersConfig,
     leadership: &Leadership,
     ((snapshot, seen), next): ((&Snapshot, &[SeenMember]), Option<String>),
+    wanted: &BTreeSet<String>,
     memory: &mut MemberMemory,
 ) -> Result<bool, StoreError> {
     let mut conditions = vec![leadership.fence()];
     let mut operations = Vec::new();
     let stored = snapshot.members.as_ref();
-    let mut members = cluster_members(seen, stored.map(|stored| &stored.value));
+    let before = stored.map(|stored| &stored.value);
+    let mut members = cluster_members(seen, before);
     members.next.extend(next);
+    members.voteless_since = voteless_since(&members, before, wanted, (config.clock)());
     if stored.is_none_or(|stored| stored.value != members) {
         let revision = stored.map_or(0, |stored| stored.revision);
         conditions.push(Compare::ModRevision(keys::MEMBERS.to_owned(), revision));
         operations.push(put(keys::MEMBERS.to_owned(), &members)?);
-        let before = stored.map(|stored| &stored.value);
         if let Some(before) = before {
             let ways = (before, &members);
             operations.extend(member_events(snapshot, (config.clock)(), ways, &memory.why));

@@ -148,7 +148,10 @@ impl ApiView<'_> {
     fn members_revision(&self, name: &str) -> i64 {
         let members = self.snapshot.members.as_ref();
         members
-            .filter(|members| members.value.members.contains_key(name))
+            .filter(|members| {
+                let members = &members.value;
+                members.members.contains_key(name) || members.voteless_since.contains_key(name)
+            })
             .map_or(0, |members| members.revision)
     }
 
@@ -183,10 +186,20 @@ impl ApiView<'_> {
         })
     }
 
-    /// State of the machine's etcd member, as the leader last saw it.
+    /// State of the machine's etcd member, as the leader last saw it. A member that did not start is removed and added
+    /// again; the condition stays between the two.
     fn membership(&self, name: &str) -> Option<Condition> {
-        let members = self.snapshot.members.as_ref()?;
-        let member = members.value.members.get(name)?;
+        let members = &self.snapshot.members.as_ref()?.value;
+        let since = members.voteless_since.get(name).copied();
+        let Some(member) = members.members.get(name) else {
+            return Some(Condition {
+                kind: ETCD_CONDITION.to_owned(),
+                status: false,
+                reason: Reason::Starts.into(),
+                message: "its member was removed, and is added again".to_owned(),
+                since: time(Some(since?)),
+            });
+        };
         let (reason, message) = match (member.healthy, member.voting) {
             (true, true) => (Reason::Votes, "its etcd answers and has a vote"),
             (true, false) => (Reason::CatchesUp, "its etcd answers and has no vote yet"),
@@ -196,6 +209,12 @@ impl ApiView<'_> {
                 "its etcd has no vote and does not answer yet",
             ),
         };
+        // Both get their votes at the same moment, so the other one may be why it has none.
+        let mut others = members.next.iter().filter(|other| *other != name);
+        let message = match others.next().filter(|_| reason == Reason::CatchesUp) {
+            Some(other) => format!("{message}; {other} is to get its vote at the same moment"),
+            None => message.to_owned(),
+        };
         let file = self.store.as_ref().and_then(|store| store.files.get(name));
         let message = match file {
             Some(store) => format!(
@@ -203,14 +222,14 @@ impl ApiView<'_> {
                 Bytes(store.used).rounded(),
                 Bytes(store.file).rounded()
             ),
-            None => message.to_owned(),
+            None => message,
         };
         Some(Condition {
             kind: ETCD_CONDITION.to_owned(),
             status: member.healthy && member.voting,
             reason: reason.into(),
             message,
-            since: ApiTime::UNKNOWN,
+            since: time(since),
         })
     }
 }

@@ -2,10 +2,11 @@ use std::sync::Arc;
 
 use super::*;
 use kat_types::{
-    api::{InstancePhase, NodePhase, NodeReport, NodeRole, OverlayPeer},
+    api::{ETCD_CONDITION, InstancePhase, NodePhase, NodeReport, NodeRole, OverlayPeer},
     assignment::{Assignment, WorkloadUser},
     resource::{EnvVar, Workload},
     store::{
+        members::{ClusterMembers, MemberRecord},
         records::{InstanceRecord, WorkloadMeta},
         revisions::Stored,
         snapshot::{InstanceEntry, NodeEntry, ParsedWorkload, ReportedNode},
@@ -277,4 +278,71 @@ fn a_list_of_machines_has_the_peers_that_do_not_answer() {
     };
     assert_eq!(names(&view.nodes()[0]), ["n3"]);
     assert_eq!(names(&view.node("n1").unwrap()), ["n2", "n3"]);
+}
+
+#[test]
+fn a_member_of_etcd_without_a_vote_says_since_when_also_while_it_is_added_again() {
+    let since = Timestamp::from_second(1_000).unwrap();
+    let shown = |member: Option<(bool, bool)>, next: &[&str]| {
+        let mut snapshot = with_instance(None, NodePhase::Ready);
+        let record = member.map(|(voting, healthy)| MemberRecord {
+            id: "a".to_owned(),
+            voting,
+            healthy,
+        });
+        let is_voting = member.is_some_and(|(voting, _)| voting);
+        let voteless = (!is_voting).then(|| ("n1".to_owned(), since));
+        snapshot.members = Some(Stored {
+            revision: 12,
+            value: ClusterMembers {
+                schema: 1,
+                members: record
+                    .map(|one| ("n1".to_owned(), one))
+                    .into_iter()
+                    .collect(),
+                next: next.iter().map(|name| (*name).to_owned()).collect(),
+                voteless_since: voteless.into_iter().collect(),
+                ..ClusterMembers::default()
+            },
+        });
+        let node = seen(&snapshot, |view| view.node("n1")).unwrap();
+        assert_eq!(node.metadata.resource_version, "12");
+        let mut conditions = node.status.conditions.into_iter();
+        let found = conditions.find(|one| one.kind == ETCD_CONDITION).unwrap();
+        (found.reason, found.message, found.since)
+    };
+    let is = |reason: Reason, message: &str, since: Option<Timestamp>| {
+        (String::from(reason), message.to_owned(), time(since))
+    };
+    assert_eq!(
+        shown(Some((false, false)), &["n2"]),
+        is(
+            Reason::Starts,
+            "its etcd has no vote and does not answer yet",
+            Some(since)
+        )
+    );
+    assert_eq!(
+        shown(None, &[]),
+        is(
+            Reason::Starts,
+            "its member was removed, and is added again",
+            Some(since)
+        )
+    );
+    let catches_up = "its etcd answers and has no vote yet";
+    assert_eq!(
+        shown(Some((false, true)), &[]),
+        is(Reason::CatchesUp, catches_up, Some(since))
+    );
+    // A machine that does not prepare keeps the other one waiting.
+    let with = format!("{catches_up}; n2 is to get its vote at the same moment");
+    assert_eq!(
+        shown(Some((false, true)), &["n2"]),
+        is(Reason::CatchesUp, &with, Some(since))
+    );
+    assert_eq!(
+        shown(Some((true, true)), &[]),
+        is(Reason::Votes, "its etcd answers and has a vote", None)
+    );
 }

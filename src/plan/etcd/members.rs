@@ -3,7 +3,11 @@
 //! The cluster has one, three or five members, as many as there are machines for. Each step is safe
 //! alone and starts from what etcd reports, so an incomplete step is decided again.
 
-use std::{collections::BTreeSet, net::Ipv4Addr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 
@@ -157,7 +161,33 @@ pub fn cluster_members(seen: &[SeenMember], before: Option<&ClusterMembers>) -> 
         left: left.map(|member| format!("{:x}", member.id)).collect(),
         members: members.collect(),
         next: BTreeSet::new(),
+        voteless_since: BTreeMap::new(),
     }
+}
+
+/// Since when each machine has been a member without a vote, for the list to store. A machine whose member was removed
+/// keeps its time while it is wanted: an etcd that never starts is removed and added again for ever, and each time is
+/// no new beginning. A time after `now` was written by a leader whose clock is ahead.
+pub fn voteless_since(
+    members: &ClusterMembers,
+    before: Option<&ClusterMembers>,
+    wanted: &BTreeSet<String>,
+    now: Timestamp,
+) -> BTreeMap<String, Timestamp> {
+    let mut since = before.map_or_else(BTreeMap::new, |before| before.voteless_since.clone());
+    since.retain(|name, _| match members.members.get(name) {
+        Some(member) => !member.voting,
+        None => wanted.contains(name),
+    });
+    for one in since.values_mut() {
+        *one = now.min(*one);
+    }
+    for (name, member) in &members.members {
+        if !member.voting {
+            since.entry(name.clone()).or_insert(now);
+        }
+    }
+    since
 }
 
 /// The machine that prepares to become a member while another one catches up, so that both get

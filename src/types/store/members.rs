@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::api::MachineEndpoints;
@@ -24,6 +25,11 @@ pub struct ClusterMembers {
     /// that waits for its membership. Earlier versions do not know it.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub next: BTreeSet<String>,
+    /// Since when each of these machines has been a member without a vote, by the leader's clock. A machine whose
+    /// member is removed and that is to become one again keeps its time. Earlier versions do not know it: a leader of
+    /// such a version drops it, and the next leader begins to count again.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub voteless_since: BTreeMap<String, Timestamp>,
 }
 
 impl ClusterMembers {
@@ -90,5 +96,26 @@ impl ClusterEndpoints {
             others.cloned().collect::<Vec<_>>()
         };
         [first(&open), others(&open), first(&hidden), others(&hidden)].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_an_earlier_version_has_no_time_of_members_without_a_vote() {
+        let stored = r#"{"schema":1,"members":{"n1":{"id":"a","voting":true,"healthy":true}}}"#;
+        let mut members: ClusterMembers = serde_json::from_str(stored).unwrap();
+        assert!(members.voteless_since.is_empty());
+        assert_eq!(serde_json::to_string(&members).unwrap(), stored);
+        members.voteless_since = BTreeMap::from([("n2".to_owned(), Timestamp::UNIX_EPOCH)]);
+        let stored = serde_json::to_string(&members).unwrap();
+        assert!(
+            stored.contains(r#""votelessSince":{"n2":"1970-01-01T00:00:00Z"}"#),
+            "{stored}"
+        );
+        let again: ClusterMembers = serde_json::from_str(&stored).unwrap();
+        assert_eq!(again, members);
     }
 }

@@ -108,6 +108,17 @@ impl Scene {
         conditions.as_array_mut().unwrap().push(condition);
     }
 
+    /// The member of etcd on this machine has no vote, or does not answer.
+    fn member(&mut self, name: &str, reason: &str, since: String) {
+        let conditions = self.node(name)["status"]["conditions"].as_array_mut();
+        let mut conditions = conditions.unwrap().iter_mut();
+        let member = conditions.find(|one| one["type"] == "EtcdMember").unwrap();
+        member["status"] = false.into();
+        member["reason"] = reason.into();
+        member["message"] = "the words of it".into();
+        member["since"] = since.into();
+    }
+
     /// The machine has asked another one over the overlay for this long, and got no answer.
     fn unanswered(&mut self, name: &str, other: &str, seconds: u32) {
         let peer = json!({"name": other, "endpoint": "192.0.2.7:51820", "connected": false,
@@ -505,6 +516,46 @@ const TABLE: &[Row] = &[
         OF_CLUSTER,
     ),
     (
+        "a disk that instances of a machine use does not answer",
+        |scene| scene.condition("n3", "DisksAnswer", false, "DiskNotAnswering"),
+        OF_CLUSTER,
+    ),
+    (
+        "a disk that instances of the asked worker use does not answer",
+        |scene| scene.condition("n4", "DisksAnswer", false, "DiskNotAnswering"),
+        OF_MACHINE,
+    ),
+    (
+        "another program has a port of kat-ingress on a machine",
+        |scene| scene.condition("n3", "RoutesServed", false, "IngressPortInUse"),
+        OF_CLUSTER,
+    ),
+    (
+        "kat-ingress of the asked worker does not serve its routes",
+        |scene| scene.condition("n4", "RoutesServed", false, "IngressFailed"),
+        OF_MACHINE,
+    ),
+    (
+        "another host has a virtual address that a machine is to hold",
+        |scene| scene.condition("n3", "VirtualAddressesHeld", false, "VirtualAddressTaken"),
+        OF_CLUSTER,
+    ),
+    (
+        "the kernel of the asked worker refuses a virtual address",
+        |scene| scene.condition("n4", "VirtualAddressesHeld", false, "VirtualAddressRefused"),
+        OF_MACHINE,
+    ),
+    (
+        "a machine does not isolate namespaces",
+        |scene| scene.condition("n3", "IsolationEnforced", false, "IsolationNotEnforced"),
+        OF_CLUSTER,
+    ),
+    (
+        "the asked worker does not isolate namespaces",
+        |scene| scene.condition("n4", "IsolationEnforced", false, "IsolationNotEnforced"),
+        OF_MACHINE,
+    ),
+    (
         "a machine does not enforce limits",
         |scene| scene.condition("n3", "LimitsEnforced", false, "ControllerMissing"),
         WELL,
@@ -558,6 +609,67 @@ const TABLE: &[Row] = &[
             scene.overview["store"]["healthy"] = 2.into();
         },
         OF_MACHINE,
+    ),
+    (
+        "the data of a member of etcd is gone",
+        |scene| {
+            scene.member("n3", "NoAnswer", String::new());
+            scene.condition("n3", "EtcdDataLost", true, "Member8e9e05c52164694d");
+            scene.overview["store"]["healthy"] = 2.into();
+        },
+        OF_MACHINE,
+    ),
+    (
+        "a machine whose data of etcd is gone becomes a new member",
+        |scene| {
+            scene.member("n3", "CatchesUp", ago(30));
+            scene.condition("n3", "EtcdDataLost", true, "Member8e9e05c52164694d");
+            scene.overview["store"]["voting"] = 2.into();
+        },
+        WELL,
+    ),
+    (
+        "a member of etcd starts",
+        |scene| {
+            scene.member("n3", "Starts", ago(500));
+            scene.overview["store"]["voting"] = 2.into();
+            scene.overview["store"]["healthy"] = 2.into();
+        },
+        // The overview has only the number of members that do not answer.
+        [Well, Visible, NotWell],
+    ),
+    (
+        "a member of etcd does not start",
+        |scene| {
+            scene.member("n3", "Starts", ago(600));
+            scene.overview["store"]["voting"] = 2.into();
+            scene.overview["store"]["healthy"] = 2.into();
+        },
+        OF_MACHINE,
+    ),
+    (
+        "a member of etcd catches up",
+        |scene| {
+            scene.member("n3", "CatchesUp", ago(500));
+            scene.overview["store"]["voting"] = 2.into();
+        },
+        WELL,
+    ),
+    (
+        "a member of etcd does not get its vote",
+        |scene| {
+            scene.member("n3", "CatchesUp", ago(600));
+            scene.overview["store"]["voting"] = 2.into();
+        },
+        OF_CLUSTER,
+    ),
+    (
+        "a leader of an earlier version does not say for how long a member of etcd has had no vote",
+        |scene| {
+            scene.member("n3", "CatchesUp", String::new());
+            scene.overview["store"]["voting"] = 2.into();
+        },
+        WELL,
     ),
     (
         "the store is full",
@@ -701,6 +813,28 @@ fn a_machine_that_others_do_not_reach_over_the_overlay_is_named_once() {
         [
             "node n2 has not answered n1, n3 over the overlay for 40 s, so connections to it may hang: is WireGuard's port open between them, and does kat-net run on n2?",
             "node n4 is unreachable over the overlay: the words of it",
+        ],
+        "{text}"
+    );
+}
+
+#[test]
+fn a_member_of_etcd_that_gets_no_vote_is_named_with_what_says_more() {
+    let mut scene = Scene::well();
+    scene.member("n2", "Starts", ago(700));
+    scene.member("n3", "CatchesUp", ago(7300));
+    let text = Program::of(&scene.fake(Asked::Reader)).run(&["status"]);
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.starts_with("etcd "))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "etcd        1 of 3 members well",
+            "etcd of n2: the words of it; it has had no vote for 11m: `systemctl status kat-etcd kat-agent` on n2 says more",
+            "etcd of n3: the words of it; it has had no vote for 2h: `journalctl -u kat-agent` on the machine that leads says what it waits for",
         ],
         "{text}"
     );

@@ -646,3 +646,85 @@ fn a_member_that_was_added_with_a_vote_counts_as_voting_once_it_has_answered() {
     // The first list says what etcd says.
     assert!(cluster_members(&seen, None).members["n3"].voting);
 }
+
+/// The list that is stored at this second, in a cluster that wants three members.
+fn list_at(second: i64, seen: &[SeenMember], before: Option<&ClusterMembers>) -> ClusterMembers {
+    let wanted = BTreeSet::from(["n1", "n2", "n3"].map(str::to_owned));
+    let mut members = cluster_members(seen, before);
+    members.voteless_since = voteless_since(&members, before, &wanted, at(second));
+    members
+}
+
+/// No machine has a time.
+const NOBODY: [(&str, i64); 0] = [];
+
+fn voteless(members: &ClusterMembers) -> Vec<(&str, i64)> {
+    let since = members.voteless_since.iter();
+    since
+        .map(|(name, since)| (name.as_str(), since.as_second()))
+        .collect()
+}
+
+#[test]
+fn an_etcd_that_never_starts_keeps_the_time_of_its_first_addition() {
+    let machines = ready(3);
+    let alone = voters(1);
+    let begun = list_at(100, &alone, None);
+    assert_eq!(voteless(&begun), NOBODY);
+    // The machine that is to be the third member waits for the second one, and has no time.
+    let mut seen = [member(1, true, true), member(2, false, false)];
+    let added = list_at(110, &seen, Some(&begun));
+    assert_eq!(voteless(&added), [("n2", 110)]);
+    seen[1].silent = Duration::from_secs(300);
+    let silent = list_at(410, &seen, Some(&added));
+    assert_eq!(silent, added);
+    // The member is removed, and the same machine becomes one again.
+    assert_eq!(step(&machines, &seen), remove(2, Some("n2")));
+    let removed = list_at(411, &alone, Some(&silent));
+    assert!(!removed.members.contains_key("n2"));
+    assert_eq!(voteless(&removed), [("n2", 110)]);
+    assert_eq!(step(&machines, &alone), add("n2"));
+    let mut seen = [member(1, true, true), member(7, false, false)];
+    seen[1].node = Some("n2".to_owned());
+    let again = list_at(412, &seen, Some(&removed));
+    assert_eq!(again.members["n2"].id, "7");
+    assert_eq!(voteless(&again), [("n2", 110)]);
+    // It catches up, and gets its vote.
+    seen[1].healthy = true;
+    let answers = list_at(800, &seen, Some(&again));
+    assert_eq!(voteless(&answers), [("n2", 110)]);
+    seen[1].voting = true;
+    assert_eq!(voteless(&list_at(801, &seen, Some(&answers))), NOBODY);
+}
+
+#[test]
+fn a_member_that_was_added_with_a_vote_and_never_answers_has_a_time() {
+    let before = list_at(100, &voters(2), None);
+    let mut seen = voters(3);
+    seen[2].healthy = false;
+    let added = list_at(110, &seen, Some(&before));
+    assert_eq!(voteless(&added), [("n3", 110)]);
+    seen[2].healthy = true;
+    let answered = list_at(120, &seen, Some(&added));
+    assert_eq!(voteless(&answered), NOBODY);
+    // One that has answered and is silent now is no new member.
+    seen[2].healthy = false;
+    assert_eq!(voteless(&list_at(130, &seen, Some(&answered))), NOBODY);
+}
+
+#[test]
+fn a_machine_that_is_to_be_no_member_any_more_loses_the_time_of_its_member() {
+    let fourth = [member(1, true, true), member(4, false, false)];
+    let added = list_at(110, &fourth, None);
+    assert_eq!(voteless(&added), [("n4", 110)]);
+    assert_eq!(voteless(&list_at(120, &voters(1), Some(&added))), NOBODY);
+}
+
+#[test]
+fn a_time_by_a_clock_that_is_ahead_becomes_the_present_one() {
+    let seen = [member(1, true, true), member(2, false, false)];
+    let ahead = list_at(5_000, &seen, None);
+    let behind = list_at(110, &seen, Some(&ahead));
+    assert_eq!(voteless(&behind), [("n2", 110)]);
+    assert_eq!(voteless(&list_at(120, &seen, Some(&behind))), [("n2", 110)]);
+}

@@ -320,7 +320,7 @@ impl Findings {
         } else {
             self.leader = leaders.join(", ");
         }
-        self.of_members(&nodes);
+        self.of_members(&nodes, now);
         let ready = nodes
             .iter()
             .filter(|node| node.status.phase == NodePhase::Ready)
@@ -416,7 +416,7 @@ impl Findings {
     }
 
     /// The state of etcd's members is in conditions of their machines.
-    fn of_members(&mut self, nodes: &[&NodeItem]) {
+    fn of_members(&mut self, nodes: &[&NodeItem], now: Timestamp) {
         let members = nodes.iter().filter_map(|node| {
             let mut conditions = node.status.conditions.iter();
             let member = conditions.find(|one| one.kind == ETCD_CONDITION)?;
@@ -429,7 +429,10 @@ impl Findings {
             match (member.status, Reason::from_word(&member.reason)) {
                 (true, _) => well += 1,
                 (false, Some(Reason::NoAnswer)) => self.troubles.push(line),
-                (false, _) => self.under_way.push(line),
+                (false, _) => match late_member(name, member, now) {
+                    Some(late) => self.troubles.push(format!("{line}; {late}")),
+                    None => self.under_way.push(line),
+                },
             }
         }
         self.etcd = counted_members(well, count);
@@ -642,6 +645,28 @@ impl Findings {
 /// The urgency of a workload's reason; `unknown` where there is none, or one of a newer version.
 fn judged(reason: Option<&Condition>, unknown: Urgency) -> Urgency {
     reason.map_or(unknown, |reason| Urgency::of_word(&reason.reason, unknown))
+}
+
+/// For how long a member of etcd has had no vote, and where its machine or the leader says why, if that lasts too long.
+/// A leader of an earlier version does not say since when.
+fn late_member(name: &str, member: &Condition, now: Timestamp) -> Option<String> {
+    member.since.get()?;
+    let urgency = Urgency::of_word(&member.reason, Urgency::Calm);
+    if !urgency.is_problem(member.since, now) {
+        return None;
+    }
+    let look = match Reason::from_word(&member.reason) {
+        Some(Reason::Starts) => {
+            format!("`systemctl status kat-etcd kat-agent` on {name} says more")
+        }
+        _ => {
+            "`journalctl -u kat-agent` on the machine that leads says what it waits for".to_owned()
+        }
+    };
+    Some(format!(
+        "it has had no vote for {}: {look}",
+        time::age(now, member.since)
+    ))
 }
 
 fn counted_members(well: impl Display, all: impl Display) -> String {

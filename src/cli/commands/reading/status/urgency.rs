@@ -11,6 +11,9 @@ const LATE_SECONDS: i64 = 60;
 const LATE_DELETION_SECONDS: i64 = 600;
 /// The same for a machine that has joined and not reported yet.
 pub(super) const LATE_JOIN_SECONDS: i64 = 600;
+/// The same for a member of etcd without a vote. The leader takes one out that has not started after five times
+/// `nodeLossTimeoutSeconds`, and adds it again.
+const LATE_MEMBER_SECONDS: i64 = 600;
 
 /// Whether a situation needs a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,8 +93,6 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::EtcdHasKnownHoles
         | Reason::ReaderTooOld
         | Reason::Votes
-        | Reason::CatchesUp
-        | Reason::Starts
         | Reason::Member => Calm,
         // A place may come free, a machine may come back, and the agent mends some faults.
         Reason::Unschedulable
@@ -102,6 +103,7 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::StartInterrupted
         | Reason::NetworkFilesMissing => Late(LATE_SECONDS),
         Reason::Deleting => Late(LATE_DELETION_SECONDS),
+        Reason::CatchesUp | Reason::Starts => Late(LATE_MEMBER_SECONDS),
         // Only other files, or other settings of the cluster or a machine, end it.
         Reason::SecretMissing
         | Reason::DependencyFailed
