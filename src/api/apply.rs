@@ -156,51 +156,9 @@ impl WorkloadWrite<'_> {
                 "wait until it is gone and create it again",
             ));
         }
-        let size: usize = submission.files.values().map(String::len).sum();
-        if size > MAX_FILES {
-            return Err(ApiError::TooLarge {
-                what: "the sum of the workload's files",
-                limit: MAX_FILES,
-            });
-        }
-        // A specification that is stored already is not refused here: the planner checks its size.
-        let is_new = snapshot
-            .workloads
-            .get(&key)
-            .is_none_or(|entry| entry.meta.value.spec_hash != submission.spec_hash);
-        if is_new && submission.assignment_bytes > MAX_ASSIGNMENT {
-            return Err(ApiError::TooLarge {
-                what: "what one instance takes in the store, with its files and the largest secrets that it may have,",
-                limit: MAX_ASSIGNMENT,
-            });
-        }
-        // That of the machines, which may be lower than that of leaders.
-        if submission.fenced_grace.is_some() {
-            refuse_unread_configuration(snapshot)?;
-        }
-        let timeout = snapshot.wanted_cluster().spec.node_loss_timeout_seconds;
-        let seconds = Duration::from_secs(timeout.into());
-        if let Some(grace) = submission.fenced_grace
-            && fence_after(seconds, grace).is_none()
-        {
-            return Err(ApiError::invalid(format!(
-                "workload.kat: spec.onPartition stop: with terminationGraceSeconds {grace} the program may not have ended within nodeLossTimeoutSeconds, which is {timeout}"
-            )));
-        }
-        let own = reserved_ports(&snapshot.cluster.spec);
-        let is_wanted = |port: &u16, protocol: &Protocol| {
-            let mut wanted = submission.host_ports.iter();
-            wanted.any(|wanted| *wanted == (*port, *protocol))
-        };
-        let own = own
-            .iter()
-            .find(|(port, protocol, _)| is_wanted(port, protocol));
-        if let Some((port, protocol, purpose)) = own {
-            let (protocol, file) = (protocol.word(), submission.ports_file);
-            return Err(ApiError::invalid(format!(
-                "{file}: spec.ports hostPort {port}: each machine needs its port {port}/{protocol} for {purpose}; write another one, or auto"
-            )));
-        }
+        self.check_size(snapshot, &key)?;
+        self.check_fence(snapshot)?;
+        self.check_host_ports(snapshot)?;
         let entry = snapshot.workloads.get(&key);
         let needed = &submission.needed_readers;
         readers::check(snapshot, needed, entry.map(|entry| &entry.files))?;
@@ -208,29 +166,12 @@ impl WorkloadWrite<'_> {
             .check(entry.map(|entry| entry.meta.revision))?;
         let namespace_key = keys::namespace(&key.namespace);
         let mut conditions = vec![Compare::ModRevision(namespace_key, namespace.revision)];
-        if let Some(members) = snapshot.members.as_ref().filter(|_| !needed.is_empty()) {
-            // A machine with an older reader may become a member at this moment.
-            let key = keys::MEMBERS.to_owned();
-            conditions.push(Compare::ModRevision(key, members.revision));
-        }
-        if submission.fenced_grace.is_some() {
-            // The timeout that it fits into may be lowered at this moment.
-            let key = keys::WANTED_CONFIGURATION.to_owned();
-            conditions.push(Compare::ModRevision(key, snapshot.wanted_revision));
-        }
+        conditions.extend(self.cluster_unchanged(snapshot));
         let decided = match entry {
             None => self.create(snapshot, &key, &mut conditions)?,
             Some(entry) => match self.update(&key, entry)? {
                 Some(meta) => meta,
-                None => {
-                    let metadata = workload_metadata(&key, entry);
-                    let unchanged = WriteOutcome::Unchanged;
-                    let result = WriteResult::of("Workload", unchanged, metadata);
-                    return Ok(WriteDecision::Done(WriteResult {
-                        warnings: self.without_replicas().into_iter().collect(),
-                        ..result
-                    }));
-                }
+                None => return Ok(WriteDecision::Done(self.unchanged(&key, entry))),
             },
         };
         let amounts = match &submission.daemon {
@@ -264,18 +205,9 @@ impl WorkloadWrite<'_> {
         operations.extend(self.files(&key, stored, generation, same_generation));
         let meta_key = keys::workload_meta(&key.namespace, &key.name);
         operations.push(put(meta_key, &decided.meta)?);
-        let (reason, message) = self.cause.event(entry.is_none(), generation, self.caller);
         if !same_generation {
-            let archive_meta = keys::archive_meta(&key.namespace, &key.name, generation);
-            operations.push(put(archive_meta, &self.record(&decided.meta))?);
-            operations.extend(record(
-                snapshot,
-                self.now,
-                reason,
-                &key,
-                &decided.meta.uid,
-                message,
-            ));
+            let is_new = entry.is_none();
+            operations.extend(self.new_generation(snapshot, &key, &decided.meta, is_new)?);
         }
         if operations.len() > MAX_OPERATIONS {
             return Err(ApiError::invalid(format!(
@@ -288,6 +220,84 @@ impl WorkloadWrite<'_> {
             operations,
             outcome,
         })
+    }
+
+    /// Refuses files, and instances, that are too large for the store.
+    fn check_size(&self, snapshot: &Snapshot, key: &WorkloadKey) -> Result<(), ApiError> {
+        let submission = &self.submission;
+        let size: usize = submission.files.values().map(String::len).sum();
+        if size > MAX_FILES {
+            return Err(ApiError::TooLarge {
+                what: "the sum of the workload's files",
+                limit: MAX_FILES,
+            });
+        }
+        // A specification that is stored already is not refused here: the planner checks its size.
+        let is_new = snapshot
+            .workloads
+            .get(key)
+            .is_none_or(|entry| entry.meta.value.spec_hash != submission.spec_hash);
+        if is_new && submission.assignment_bytes > MAX_ASSIGNMENT {
+            return Err(ApiError::TooLarge {
+                what: "what one instance takes in the store, with its files and the largest secrets that it may have,",
+                limit: MAX_ASSIGNMENT,
+            });
+        }
+        Ok(())
+    }
+
+    /// Refuses an instance that may not have stopped by itself when it is replaced on another machine.
+    fn check_fence(&self, snapshot: &Snapshot) -> Result<(), ApiError> {
+        let Some(grace) = self.submission.fenced_grace else {
+            return Ok(());
+        };
+        // That of the machines, which may be lower than that of leaders.
+        refuse_unread_configuration(snapshot)?;
+        let timeout = snapshot.wanted_cluster().spec.node_loss_timeout_seconds;
+        let seconds = Duration::from_secs(timeout.into());
+        if fence_after(seconds, grace).is_none() {
+            return Err(ApiError::invalid(format!(
+                "workload.kat: spec.onPartition stop: with terminationGraceSeconds {grace} the program may not have ended within nodeLossTimeoutSeconds, which is {timeout}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Refuses ports that each machine needs itself.
+    fn check_host_ports(&self, snapshot: &Snapshot) -> Result<(), ApiError> {
+        let submission = &self.submission;
+        let own = reserved_ports(&snapshot.cluster.spec);
+        let is_wanted = |port: &u16, protocol: &Protocol| {
+            let mut wanted = submission.host_ports.iter();
+            wanted.any(|wanted| *wanted == (*port, *protocol))
+        };
+        let own = own
+            .iter()
+            .find(|(port, protocol, _)| is_wanted(port, protocol));
+        if let Some((port, protocol, purpose)) = own {
+            let (protocol, file) = (protocol.word(), submission.ports_file);
+            return Err(ApiError::invalid(format!(
+                "{file}: spec.ports hostPort {port}: each machine needs its port {port}/{protocol} for {purpose}; write another one, or auto"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The conditions that what the workload needs of the cluster is still as it was checked.
+    fn cluster_unchanged(&self, snapshot: &Snapshot) -> Vec<Compare> {
+        let mut conditions = Vec::new();
+        let needs_reader = !self.submission.needed_readers.is_empty();
+        if let Some(members) = snapshot.members.as_ref().filter(|_| needs_reader) {
+            // A machine with an older reader may become a member at this moment.
+            let key = keys::MEMBERS.to_owned();
+            conditions.push(Compare::ModRevision(key, members.revision));
+        }
+        if self.submission.fenced_grace.is_some() {
+            // The timeout that it fits into may be lowered at this moment.
+            let key = keys::WANTED_CONFIGURATION.to_owned();
+            conditions.push(Compare::ModRevision(key, snapshot.wanted_revision));
+        }
+        conditions
     }
 
     fn create(
@@ -436,6 +446,15 @@ impl WorkloadWrite<'_> {
         }))
     }
 
+    /// The result where nothing is written.
+    fn unchanged(&self, key: &WorkloadKey, entry: &WorkloadEntry) -> WriteResult {
+        let metadata = workload_metadata(key, entry);
+        WriteResult {
+            warnings: self.without_replicas().into_iter().collect(),
+            ..WriteResult::of("Workload", WriteOutcome::Unchanged, metadata)
+        }
+    }
+
     /// The warning of a start that starts nothing, because a user scaled the workload to 0.
     fn without_replicas(&self) -> Option<String> {
         let starts = matches!(self.cause, ApplyCause::Started { .. });
@@ -468,6 +487,23 @@ impl WorkloadWrite<'_> {
             }
             _ => None,
         })
+    }
+
+    /// The writes of the generation's record and of its event.
+    fn new_generation(
+        &self,
+        snapshot: &Snapshot,
+        key: &WorkloadKey,
+        meta: &WorkloadMeta,
+        is_new: bool,
+    ) -> Result<Vec<WriteOperation>, ApiError> {
+        let generation = meta.generation;
+        let archive_meta = keys::archive_meta(&key.namespace, &key.name, generation);
+        let (reason, message) = self.cause.event(is_new, generation, self.caller);
+        let mut operations = vec![put(archive_meta, &self.record(meta))?];
+        let event = record(snapshot, self.now, reason, key, &meta.uid, message);
+        operations.extend(event);
+        Ok(operations)
     }
 
     /// The record of how the generation came to be.

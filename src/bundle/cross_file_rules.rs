@@ -62,18 +62,7 @@ pub(crate) fn check(
 ) {
     let of = |kind: DocumentKind| documents.iter().find(|document| document.kind == kind);
     let Some(workload) = of(DocumentKind::Workload) else {
-        let stands_alone = |document: &ParsedDocument<'_>| {
-            matches!(document.kind, DocumentKind::Namespace | DocumentKind::Route)
-        };
-        if documents.is_empty() || !documents.iter().all(stands_alone) {
-            let message = "no file holds a Workload, which every folder needs";
-            let file = DocumentKind::Workload.file();
-            diagnostics.push(
-                Diagnostic::of_file(Class::Missing, file, message)
-                    .hint("write a workload.kat with `kind: Workload`"),
-            );
-        }
-        return;
+        return without_workload(documents, diagnostics);
     };
     if mode == DecodeMode::Stored {
         return;
@@ -103,9 +92,41 @@ pub(crate) fn check(
     machine::check(workload, &value.spec, diagnostics);
     ports_once(workload, balancer, diagnostics);
     own_name(workload, balancer, bundle, diagnostics);
-    let job = of(DocumentKind::JobDefinition);
-    let is_job = value.spec.kind == WorkloadType::Job;
-    let kind = match value.spec.kind {
+    let kind = value.spec.kind;
+    job_definition(workload, of(DocumentKind::JobDefinition), kind, diagnostics);
+    build_definition(workload, of(DocumentKind::BuildDefinition), diagnostics);
+    if kind == WorkloadType::Job {
+        no_ports_of_job(workload, balancer, diagnostics);
+    }
+    if let Some(document) = of(DocumentKind::Namespace) {
+        same_namespace(document, bundle, diagnostics);
+    }
+}
+
+/// Refuses documents without a Workload, unless each of them may stand alone.
+fn without_workload(documents: &[ParsedDocument<'_>], diagnostics: &mut Vec<Diagnostic>) {
+    let stands_alone = |document: &ParsedDocument<'_>| {
+        matches!(document.kind, DocumentKind::Namespace | DocumentKind::Route)
+    };
+    if documents.is_empty() || !documents.iter().all(stands_alone) {
+        let message = "no file holds a Workload, which every folder needs";
+        let file = DocumentKind::Workload.file();
+        diagnostics.push(
+            Diagnostic::of_file(Class::Missing, file, message)
+                .hint("write a workload.kat with `kind: Workload`"),
+        );
+    }
+}
+
+/// Checks that a Job has a JobDefinition, and that nothing else has one.
+fn job_definition(
+    workload: &ParsedDocument<'_>,
+    job: Option<&ParsedDocument<'_>>,
+    kind: WorkloadType,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    let is_job = kind == WorkloadType::Job;
+    let kind = match kind {
         WorkloadType::Service => "Service",
         WorkloadType::Job => "Job",
         WorkloadType::DaemonService => "DaemonService",
@@ -121,7 +142,14 @@ pub(crate) fn check(
         let found = job.at_value(Class::CrossFile, "kind", message);
         diagnostics.push(found.hint("leave job.kat out, or write `type: Job`"));
     }
-    let build = of(DocumentKind::BuildDefinition);
+}
+
+/// Checks that a git source has a BuildDefinition, and that an image has none.
+fn build_definition(
+    workload: &ParsedDocument<'_>,
+    build: Option<&ParsedDocument<'_>>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
     let git = locate(workload.root, "spec.source.git").is_some();
     if git && build.is_none() {
         let message = "the source is git, and no file holds a BuildDefinition".to_owned();
@@ -134,18 +162,34 @@ pub(crate) fn check(
         let found = build.at_value(Class::CrossFile, "kind", message);
         diagnostics.push(found.hint("leave build.kat out, or write `source: {git: ...}`"));
     }
-    if let Some(balancer) = of(DocumentKind::VirtualLoadBalancer).filter(|_| is_job) {
+}
+
+/// Refuses the ports of a Job, and the file for them.
+fn no_ports_of_job(
+    workload: &ParsedDocument<'_>,
+    balancer: Option<&ParsedDocument<'_>>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    if let Some(balancer) = balancer {
         let message =
             "a VirtualLoadBalancer is for Service and DaemonService, the workload's type is Job";
         let found = balancer.at_value(Class::CrossFile, "kind", message.to_owned());
         diagnostics.push(found.hint("leave VirtualLoadBalancer.kat out"));
     }
-    if is_job && locate(workload.root, "spec.ports").is_some() {
+    if locate(workload.root, "spec.ports").is_some() {
         let message = "ports are for Service and DaemonService, the workload's type is Job";
         let found = workload.at_key(Class::CrossFile, "spec.ports", message.to_owned());
         diagnostics.push(found.hint("leave ports out"));
     }
-    if let (Some(document), Some(namespace)) = (of(DocumentKind::Namespace), &bundle.namespace)
+}
+
+/// Checks that the Namespace is the one that the workload lies in.
+fn same_namespace(
+    document: &ParsedDocument<'_>,
+    bundle: &Bundle,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    if let (Some(value), Some(namespace)) = (&bundle.workload, &bundle.namespace)
         && namespace.metadata.name != value.metadata.namespace
     {
         let message = format!(

@@ -233,27 +233,9 @@ async fn round(
             None => format!("etcd of machine {node} gets its vote"),
         },
         MemberStep::Remove { member, also } => {
-            let mut removed = String::new();
-            for RemovedMember { id, node } in std::iter::once(member).chain(also) {
-                let mut seen = observation.seen.iter();
-                let data_lost = seen.any(|member| member.id == *id && member.data_lost);
-                let is_lost = lost.contains(id);
-                let why = match (is_lost && node.is_some(), data_lost) {
-                    (false, _) => "",
-                    (true, true) => ": its data is gone",
-                    (true, false) => ": it does not answer, although its machine does",
-                };
-                if let Some(node) = node {
-                    memory.why.insert(node.clone(), why.to_owned());
-                    if is_lost {
-                        memory.given_up.insert(node.clone());
-                    }
-                }
-                let node = node.as_deref().unwrap_or("a machine that is gone");
-                let and = if removed.is_empty() { "" } else { "; " };
-                removed.push_str(&format!("{and}etcd of {node} is no member any more{why}"));
-            }
-            removed
+            let removed = std::iter::once(member).chain(also);
+            let removed = removed.map(|one| note_removal(memory, one, &observation.seen, &lost));
+            removed.collect::<Vec<_>>().join("; ")
         }
         MemberStep::HandOver => "another machine is to lead: etcd of this one goes".to_owned(),
         MemberStep::MoveRaft { to } => format!("the member {to:x} is to lead raft"),
@@ -267,6 +249,31 @@ async fn round(
     memory.users.clear();
     take_step(config, &snapshot, &observation, &step).await?;
     Ok(true)
+}
+
+/// Remembers that a member is removed, and why; returns that as a sentence.
+fn note_removal(
+    memory: &mut MemberMemory,
+    RemovedMember { id, node }: &RemovedMember,
+    seen: &[SeenMember],
+    lost: &BTreeSet<u64>,
+) -> String {
+    let mut seen = seen.iter();
+    let data_lost = seen.any(|member| member.id == *id && member.data_lost);
+    let is_lost = lost.contains(id);
+    let why = match (is_lost && node.is_some(), data_lost) {
+        (false, _) => "",
+        (true, true) => ": its data is gone",
+        (true, false) => ": it does not answer, although its machine does",
+    };
+    if let Some(node) = node {
+        memory.why.insert(node.clone(), why.to_owned());
+        if is_lost {
+            memory.given_up.insert(node.clone());
+        }
+    }
+    let node = node.as_deref().unwrap_or("a machine that is gone");
+    format!("etcd of {node} is no member any more{why}")
 }
 
 /// Repairs what an interrupted step may have left: a machine's user without its member, or a member

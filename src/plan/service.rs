@@ -7,12 +7,13 @@ use std::{
 };
 
 use super::{
-    draft::{Draft, OperationGroup},
+    draft::{Draft, OperationGroup, StoredInstance},
     images,
     status::{self, InstanceTally},
     volumes,
 };
 use crate::{
+    Snapshot,
     instances::measure,
     nodes::{drain::is_drained_by_force, node_loss::LostMachines},
     rollout::{
@@ -36,7 +37,7 @@ use kat_types::{
         keys,
         records::{NodeStatusRecord, WorkloadStatusRecord},
         revisions::WorkloadKey,
-        snapshot::WorkloadEntry,
+        snapshot::{ParsedWorkload, WorkloadEntry},
         transaction::Compare,
     },
 };
@@ -58,73 +59,9 @@ pub(super) fn plan_workload<'a>(
     entry: &WorkloadEntry,
     around: ClusterView<'_>,
 ) {
-    let ClusterView {
-        statuses, losses, ..
-    } = around;
     let meta = &entry.meta.value;
-    let keeps = entry
-        .parsed
-        .as_ref()
-        .is_ok_and(|parsed| parsed.workload.spec.on_node_loss == Some(OnNodeLoss::Keep));
-    let kind = entry.parsed.as_ref().ok();
-    let kind = kind.map(|parsed| parsed.workload.spec.kind);
-    // Its instances are replaced on no other machine.
-    let is_daemon = kind == Some(WorkloadType::DaemonService);
-    let all: Vec<LiveInstance<'_>> = draft
-        .instances_of(key)
-        .iter()
-        .map(|&(id, instance)| {
-            let status = statuses.get(&instance.node);
-            let away = status.is_some_and(|status| status.phase == NodePhase::NotReady);
-            let drained = !away && machines.is_drained(&instance.node);
-            let assignment = &instance.assignment.value;
-            let lost = losses.is_replaced(&instance.node);
-            let fenced = lost && assignment.on_partition == OnPartition::Stop;
-            // An instance that writes data may still run unless its machine has stopped it, and one
-            // whose data is on that machine is useless elsewhere.
-            let pinned = volumes::is_pinned(draft, key, assignment, statuses);
-            let waits = (assignment.writes_data() && !fenced) || pinned;
-            let record = status.and_then(|status| status.instances.get(id));
-            let short = status.is_some_and(|one| images::pressure(&one.conditions).is_some());
-            let stopped = record.is_some_and(|record| {
-                record.phase == InstancePhase::Scheduled && record.reason == Reason::Evicted
-            });
-            let leaves = drained || (lost && !waits && !keeps && !is_daemon);
-            let tied = away || pinned || assignment.writes_data() || is_daemon;
-            LiveInstance {
-                id,
-                node: &instance.node,
-                assignment,
-                record,
-                current: assignment.template_hash == meta.template_hash
-                    && has_others_of(assignment, entry),
-                away,
-                leaves,
-                forced_out: leaves && !away && is_drained_by_force(draft.snapshot, &instance.node),
-                waits,
-                fenced,
-                evicted: stopped && short && !tied,
-            }
-        })
-        .collect();
-    let daemon = entry.parsed.as_ref().ok().filter(|_| is_daemon);
-    let daemon = daemon.map(|parsed| DaemonView {
-        snapshot: draft.snapshot,
-        statuses,
-        losses,
-        spec: &parsed.workload.spec,
-        all: &all,
-    });
-    let slots = match (&daemon, &entry.parsed) {
-        (Some(daemon), _) => daemon.slots(),
-        (None, Ok(parsed)) => SlotSet::Replicas(replicas(&parsed.workload.spec)),
-        (None, Err(_)) => SlotSet::Replicas(0),
-    };
-    let apart: BTreeMap<&str, Apart> = daemon.map_or_else(BTreeMap::new, |daemon| {
-        let all = all.iter();
-        all.filter_map(|live| Some((live.id, daemon.apart(live)?)))
-            .collect()
-    });
+    let all = live_instances(draft, machines, (key, entry), around);
+    let (slots, apart) = slots_of(draft.snapshot, entry, around, &all);
     let is_prepared = |live: &LiveInstance<'_>| live.assignment.wanted == DesiredRun::Prepared;
     let (prepared, all): (Vec<_>, Vec<_>) = all.into_iter().partition(is_prepared);
     let mut record = entry
@@ -163,16 +100,8 @@ pub(super) fn plan_workload<'a>(
     // The others are planned as if these were not there.
     let is_apart = |live: &LiveInstance<'_>| !meta.deleting && apart.contains_key(live.id);
     let (left_alone, all): (Vec<_>, Vec<_>) = all.into_iter().partition(is_apart);
-    for live in &left_alone {
-        match apart.get(live.id) {
-            Some(Apart::LeavesLast) => {
-                let obstacle = LeaveObstacle::LeavesLast;
-                outcome.blocked.push(Blocked::cannot_leave(live, obstacle));
-            }
-            Some(Apart::Lost) => pass.lost.push(live.node.to_owned()),
-            None => {}
-        }
-    }
+    let blocked = pass.note_apart(&left_alone, &apart);
+    outcome.blocked.extend(blocked);
     let wanted: Vec<&LiveInstance<'_>> = all
         .iter()
         .filter(|live| live.is_wanted() && !pass.draft.stops(live.id))
@@ -188,44 +117,101 @@ pub(super) fn plan_workload<'a>(
         if all.is_empty() && prepared.is_empty() && outcome.has_user.is_empty() {
             return pass.finish_deletion();
         }
-    } else if let Ok(parsed) = &entry.parsed {
-        let kind = parsed.workload.spec.kind;
-        if kind != WorkloadType::Job {
-            outcome.start_wait = pass.start_wait(parsed, &all);
-        }
-        let keeps_other = outcome.start_wait.is_some() && other_type_serves(kind, &wanted);
-        if !keeps_other && pass.stop_other_type(kind, &wanted, &prepared) {
-            // The next plan begins with what is left, and its status is of the new type.
-            return pass.flush_gathered();
-        }
-        if kind != WorkloadType::Job && pass.draft.snapshot.jobs.contains_key(key) {
-            // Runs of the time when it was a Job would stay active for ever.
-            pass.group
-                .delete_prefix(keys::job(&key.namespace, &key.name));
-            pass.flush_gathered();
-        }
-        if kind == WorkloadType::Job {
-            pass.plan_job(parsed, &all, &mut outcome);
-        } else if pass.follow_secrets(&all) {
-            // A new generation was written: the next plan sees it.
-            return;
-        } else {
-            let waits = outcome.data_moves.is_some() || outcome.start_wait.is_some();
-            if pass.follow(parsed, (&all, &prepared), waits) {
-                // A rollback wrote a new generation.
-                return;
-            }
-            if !keeps_other && !daemons_end(&parsed.workload.spec, &all) {
-                let blocked = pass.converge(parsed, (&all, &prepared), &outcome);
-                outcome.blocked.extend(blocked);
-            }
-        }
+    } else if let Ok(parsed) = &entry.parsed
+        && pass.plan_instances(parsed, &wanted, (&all, &prepared), &mut outcome)
+    {
+        return;
     }
     if !meta.deleting {
         pass.follow_logins(all.iter().chain(&prepared).chain(&left_alone));
     }
     // Instances of a workload whose files can't be read are left alone; the status says why.
     pass.write_status(&all, &prepared, &outcome);
+}
+
+/// The instances of a workload, with what follows from the state of their machines.
+fn live_instances<'l, 'a: 'l>(
+    draft: &Draft<'a>,
+    machines: &Machines<'a>,
+    (key, entry): (&WorkloadKey, &WorkloadEntry),
+    around: ClusterView<'l>,
+) -> Vec<LiveInstance<'l>> {
+    let ClusterView {
+        statuses, losses, ..
+    } = around;
+    let meta = &entry.meta.value;
+    let spec = entry.parsed.as_ref().ok();
+    let spec = spec.map(|parsed| &parsed.workload.spec);
+    let keeps = spec.is_some_and(|spec| spec.on_node_loss == Some(OnNodeLoss::Keep));
+    // Its instances are replaced on no other machine.
+    let is_daemon = is_daemon(entry);
+    let live = |&(id, instance): &StoredInstance<'a>| {
+        let status = statuses.get(&instance.node);
+        let away = status.is_some_and(|status| status.phase == NodePhase::NotReady);
+        let drained = !away && machines.is_drained(&instance.node);
+        let assignment = &instance.assignment.value;
+        let lost = losses.is_replaced(&instance.node);
+        let fenced = lost && assignment.on_partition == OnPartition::Stop;
+        // An instance that writes data may still run unless its machine has stopped it, and one
+        // whose data is on that machine is useless elsewhere.
+        let pinned = volumes::is_pinned(draft, key, assignment, statuses);
+        let waits = (assignment.writes_data() && !fenced) || pinned;
+        let record = status.and_then(|status| status.instances.get(id));
+        let short = status.is_some_and(|one| images::pressure(&one.conditions).is_some());
+        let stopped = record.is_some_and(|record| {
+            record.phase == InstancePhase::Scheduled && record.reason == Reason::Evicted
+        });
+        let leaves = drained || (lost && !waits && !keeps && !is_daemon);
+        let tied = away || pinned || assignment.writes_data() || is_daemon;
+        LiveInstance {
+            id,
+            node: &instance.node,
+            assignment,
+            record,
+            current: assignment.template_hash == meta.template_hash
+                && has_others_of(assignment, entry),
+            away,
+            leaves,
+            forced_out: leaves && !away && is_drained_by_force(draft.snapshot, &instance.node),
+            waits,
+            fenced,
+            evicted: stopped && short && !tied,
+        }
+    };
+    draft.instances_of(key).iter().map(live).collect()
+}
+
+fn is_daemon(entry: &WorkloadEntry) -> bool {
+    let parsed = entry.parsed.as_ref();
+    parsed.is_ok_and(|parsed| parsed.workload.spec.kind == WorkloadType::DaemonService)
+}
+
+/// The slots of a workload; and of a DaemonService the instances that are not counted, by id.
+fn slots_of<'l, 'a>(
+    snapshot: &'a Snapshot,
+    entry: &WorkloadEntry,
+    around: ClusterView<'_>,
+    all: &[LiveInstance<'l>],
+) -> (SlotSet<'a>, BTreeMap<&'l str, Apart>) {
+    let parsed = match &entry.parsed {
+        Ok(parsed) if is_daemon(entry) => parsed,
+        Ok(parsed) => {
+            let replicas = replicas(&parsed.workload.spec);
+            return (SlotSet::Replicas(replicas), BTreeMap::new());
+        }
+        Err(_) => return (SlotSet::Replicas(0), BTreeMap::new()),
+    };
+    let daemon = DaemonView {
+        snapshot,
+        statuses: around.statuses,
+        losses: around.losses,
+        spec: &parsed.workload.spec,
+        all,
+    };
+    let apart = all
+        .iter()
+        .filter_map(|live| Some((live.id, daemon.apart(live)?)));
+    (daemon.slots(), apart.collect())
 }
 
 /// The plan of one workload while it is made.
@@ -310,6 +296,72 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
             }
         }
         any
+    }
+
+    /// Notes the instances of a DaemonService that are left alone: those on lost machines, and those
+    /// that leave a drained machine last, which are returned as blocked.
+    fn note_apart(
+        &mut self,
+        left_alone: &[LiveInstance<'_>],
+        apart: &BTreeMap<&str, Apart>,
+    ) -> Vec<Blocked> {
+        let mut blocked = Vec::new();
+        for live in left_alone {
+            match apart.get(live.id) {
+                Some(Apart::LeavesLast) => {
+                    let obstacle = LeaveObstacle::LeavesLast;
+                    blocked.push(Blocked::cannot_leave(live, obstacle));
+                }
+                Some(Apart::Lost) => self.lost.push(live.node.to_owned()),
+                None => {}
+            }
+        }
+        blocked
+    }
+
+    /// Takes the instances a step closer to what the files say. True where something was written that
+    /// the next plan begins with.
+    fn plan_instances(
+        &mut self,
+        parsed: &ParsedWorkload,
+        wanted: &[&LiveInstance<'_>],
+        (all, prepared): (&[LiveInstance<'_>], &[LiveInstance<'_>]),
+        outcome: &mut WorkloadOutcome<'_>,
+    ) -> bool {
+        let kind = parsed.workload.spec.kind;
+        if kind != WorkloadType::Job {
+            outcome.start_wait = self.start_wait(parsed, all);
+        }
+        let keeps_other = outcome.start_wait.is_some() && other_type_serves(kind, wanted);
+        if !keeps_other && self.stop_other_type(kind, wanted, prepared) {
+            // The next plan begins with what is left, and its status is of the new type.
+            self.flush_gathered();
+            return true;
+        }
+        if kind == WorkloadType::Job {
+            self.plan_job(parsed, all, outcome);
+            return false;
+        }
+        if self.draft.snapshot.jobs.contains_key(self.key) {
+            // Runs of the time when it was a Job would stay active for ever.
+            let WorkloadKey { namespace, name } = self.key;
+            self.group.delete_prefix(keys::job(namespace, name));
+            self.flush_gathered();
+        }
+        if self.follow_secrets(all) {
+            // A new generation was written: the next plan sees it.
+            return true;
+        }
+        let waits = outcome.data_moves.is_some() || outcome.start_wait.is_some();
+        if self.follow(parsed, (all, prepared), waits) {
+            // A rollback wrote a new generation.
+            return true;
+        }
+        if !keeps_other && !daemons_end(&parsed.workload.spec, all) {
+            let blocked = self.converge(parsed, (all, prepared), outcome);
+            outcome.blocked.extend(blocked);
+        }
+        false
     }
 
     /// Machines that may have something of the workload's user.

@@ -433,7 +433,6 @@ fn workload_phase(
     entry: &WorkloadEntry,
     stalled: bool,
 ) -> (WorkloadPhase, String, String) {
-    let because = |phase, reason: Reason, message: String| (phase, reason.into(), message);
     if entry.meta.value.deleting {
         return because(
             WorkloadPhase::Deleting,
@@ -449,18 +448,7 @@ fn workload_phase(
         return because(WorkloadPhase::Degraded, Reason::NotWritable, why.clone());
     }
     if let Some(stopped) = &tally.stopped {
-        // An instance on a machine that does not answer stops when the machine is back.
-        return match tally.to_end {
-            0 => because(WorkloadPhase::Stopped, Reason::Stopped, stopped.clone()),
-            1 => {
-                let message = format!("{stopped}; one instance still stops");
-                because(WorkloadPhase::Progressing, Reason::Stopped, message)
-            }
-            count => {
-                let message = format!("{stopped}; {count} instances still stop");
-                because(WorkloadPhase::Progressing, Reason::Stopped, message)
-            }
-        };
+        return stopped_phase(tally, stopped);
     }
     let apart = tally.apart.as_ref();
     let apart = apart.map_or_else(String::new, |apart| format!("; {apart}"));
@@ -494,23 +482,9 @@ fn workload_phase(
         return because(phase, *reason, message.clone());
     }
     if stalled {
-        let trouble = tally.trouble.as_ref().filter(|trouble| trouble.current);
-        let not_placed = tally.not_placed.as_ref();
-        let why = trouble
-            .map(InstanceTrouble::sentence)
-            .or_else(|| not_placed.map(|(reason, why)| format!("{reason}: {why}")))
-            .unwrap_or_else(|| counts.clone());
-        let held = tally.not_rolled_back.as_ref();
-        let message = format!(
-            "no progress for {} s: {why}{}",
-            deadline(entry),
-            held.map_or_else(String::new, |held| format!("; {held}"))
-        );
-        return because(
-            WorkloadPhase::Stalled,
-            Reason::ProgressDeadlineExceeded,
-            message,
-        );
+        let message = stalled_in_words(tally, entry, counts);
+        let reason = Reason::ProgressDeadlineExceeded;
+        return because(WorkloadPhase::Stalled, reason, message);
     }
     if entry.meta.value.paused && tally.updated < tally.replicas {
         let trouble = tally.trouble.as_ref().map(InstanceTrouble::sentence);
@@ -531,6 +505,46 @@ fn workload_phase(
         return (WorkloadPhase::Degraded, trouble.reason.clone(), message);
     }
     because(WorkloadPhase::Progressing, Reason::Progressing, counts)
+}
+
+fn because(
+    phase: WorkloadPhase,
+    reason: Reason,
+    message: String,
+) -> (WorkloadPhase, String, String) {
+    (phase, reason.into(), message)
+}
+
+/// The phase of a stopped workload; `stopped` says who stopped it.
+fn stopped_phase(tally: &InstanceTally, stopped: &str) -> (WorkloadPhase, String, String) {
+    // An instance on a machine that does not answer stops when the machine is back.
+    match tally.to_end {
+        0 => because(WorkloadPhase::Stopped, Reason::Stopped, stopped.to_owned()),
+        1 => {
+            let message = format!("{stopped}; one instance still stops");
+            because(WorkloadPhase::Progressing, Reason::Stopped, message)
+        }
+        count => {
+            let message = format!("{stopped}; {count} instances still stop");
+            because(WorkloadPhase::Progressing, Reason::Stopped, message)
+        }
+    }
+}
+
+/// Why a rollout makes no progress: the trouble of an instance, or else `counts`.
+fn stalled_in_words(tally: &InstanceTally, entry: &WorkloadEntry, counts: String) -> String {
+    let trouble = tally.trouble.as_ref().filter(|trouble| trouble.current);
+    let not_placed = tally.not_placed.as_ref();
+    let why = trouble
+        .map(InstanceTrouble::sentence)
+        .or_else(|| not_placed.map(|(reason, why)| format!("{reason}: {why}")))
+        .unwrap_or(counts);
+    let held = tally.not_rolled_back.as_ref();
+    format!(
+        "no progress for {} s: {why}{}",
+        deadline(entry),
+        held.map_or_else(String::new, |held| format!("; {held}"))
+    )
 }
 
 fn deadline(entry: &WorkloadEntry) -> u32 {

@@ -73,6 +73,16 @@ struct InstanceValues<'a> {
     requires: Vec<String>,
     /// Units that are started before it; their failure does not stop it.
     wants: Vec<String>,
+    #[serde(flatten)]
+    lifecycle: LifecycleValues,
+    #[serde(flatten)]
+    limits: LimitValues,
+    mounts: Vec<MountValues>,
+}
+
+/// When a container is started, restarted and ended.
+#[derive(Debug, Serialize)]
+struct LifecycleValues {
     /// Whether it ends by itself, once for each start of its instance.
     once: bool,
     /// The unit of a Job stays active when its program has ended with success, so that the end is
@@ -86,12 +96,72 @@ struct InstanceValues<'a> {
     restart: RestartValues,
     start_timeout: String,
     stop_timeout: u32,
-    memory_max: Option<u64>,
-    cpu_quota: Option<String>,
-    mounts: Vec<MountValues>,
     /// Whether it starts at boot without the agent; an instance that has to ask first is started by
     /// the agent.
     starts_at_boot: bool,
+}
+
+impl LifecycleValues {
+    fn of(place: &ContainerPosition, assignment: &Assignment, settings: &RenderSettings) -> Self {
+        let Assignment {
+            container,
+            on_partition,
+            run,
+            ..
+        } = assignment;
+        let grace = container.termination_grace_seconds;
+        Self {
+            once: place.is_init(),
+            remains: place.kind.is_none() && assignment.runs_once(),
+            runtime_max: run
+                .as_ref()
+                .and_then(|run| run.seconds_left)
+                .filter(|_| place.kind.is_none()),
+            condition: match place.kind {
+                None => "ExecCondition",
+                Some(_) => "ExecStartPre",
+            },
+            restart: match place.kind {
+                // A kill of a Job must not look like success.
+                None if assignment.runs_once() => until_it_ends(assignment),
+                None => restart_of(assignment),
+                Some(OtherKind::Sidecar) => always(),
+                Some(OtherKind::Init) => until_it_ends(assignment),
+            },
+            start_timeout: match place.is_init() {
+                true => "infinity".to_owned(),
+                false => start_seconds(settings).to_string(),
+            },
+            stop_timeout: grace.saturating_add(STOP_MARGIN_SECONDS),
+            starts_at_boot: place.kind.is_none()
+                && *on_partition == OnPartition::Keep
+                && !place.asks_first
+                // What was begun before a boot is not begun again.
+                && !assignment.runs_once(),
+        }
+    }
+}
+
+/// What a container may use of the machine at most.
+#[derive(Debug, Serialize)]
+struct LimitValues {
+    memory_max: Option<u64>,
+    cpu_quota: Option<String>,
+}
+
+impl LimitValues {
+    fn of(limits: &ResourceList) -> Self {
+        // Only a request: the agent measures the use (`agent/disk/eviction`).
+        let ResourceList {
+            cpu,
+            memory,
+            storage: _,
+        } = limits;
+        Self {
+            memory_max: memory.map(|size| size.0),
+            cpu_quota: cpu.map(cpu_quota),
+        }
+    }
 }
 
 /// A device of the machine.
@@ -286,7 +356,7 @@ fn values_of<'a>(
         volumes: _,
         secrets: _,
         logins: _,
-        run,
+        run: _,
         wanted: _,
         not_understood: _,
         carried: _,
@@ -295,8 +365,6 @@ fn values_of<'a>(
         command,
         args,
         entrypoint,
-        termination_grace_seconds,
-        devices,
         host_network,
         resources: Resources { limits, gpu, .. },
         ..
@@ -309,12 +377,6 @@ fn values_of<'a>(
         });
     }
     let arguments: Vec<&str> = command.iter().chain(args).map(String::as_str).collect();
-    // Only a request: the agent measures the use (`agent/disk/eviction`).
-    let ResourceList {
-        cpu,
-        memory,
-        storage: _,
-    } = limits;
     Ok(InstanceValues {
         instance,
         namespace,
@@ -337,47 +399,24 @@ fn values_of<'a>(
         argument_variables: variables_of(&arguments),
         arguments,
         plain_keys: plain_keys(place, assignment),
-        devices: devices
-            .iter()
-            .filter_map(|entry| DeviceValues::of(entry))
-            .collect(),
+        devices: devices_of(container),
         host_network: *host_network,
         fenced: *on_partition == OnPartition::Stop,
         network: place.network.clone(),
         other: place.other(),
         requires: place.requires.clone(),
         wants: place.wants.clone(),
-        once: place.is_init(),
-        remains: place.kind.is_none() && assignment.runs_once(),
-        runtime_max: run
-            .as_ref()
-            .and_then(|run| run.seconds_left)
-            .filter(|_| place.kind.is_none()),
-        condition: match place.kind {
-            None => "ExecCondition",
-            Some(_) => "ExecStartPre",
-        },
-        restart: match place.kind {
-            // A kill of a Job must not look like success.
-            None if assignment.runs_once() => until_it_ends(assignment),
-            None => restart_of(assignment),
-            Some(OtherKind::Sidecar) => always(),
-            Some(OtherKind::Init) => until_it_ends(assignment),
-        },
-        start_timeout: match place.is_init() {
-            true => "infinity".to_owned(),
-            false => start_seconds(settings).to_string(),
-        },
-        stop_timeout: termination_grace_seconds.saturating_add(STOP_MARGIN_SECONDS),
-        memory_max: memory.map(|size| size.0),
-        cpu_quota: cpu.map(cpu_quota),
+        lifecycle: LifecycleValues::of(place, assignment, settings),
+        limits: LimitValues::of(limits),
         mounts: mounts_of(assignment, settings)?,
-        starts_at_boot: place.kind.is_none()
-            && *on_partition == OnPartition::Keep
-            && !place.asks_first
-            // What was begun before a boot is not begun again.
-            && !assignment.runs_once(),
     })
+}
+
+fn devices_of(container: &Container) -> Vec<DeviceValues<'_>> {
+    let devices = container.devices.iter();
+    devices
+        .filter_map(|entry| DeviceValues::of(entry))
+        .collect()
 }
 
 /// A key of the quadlet and its value.

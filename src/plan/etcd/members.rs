@@ -376,92 +376,32 @@ pub fn next_step(
     lost: &BTreeSet<u64>,
     view: StepView<'_>,
 ) -> MemberStep {
-    let own = view.own;
     let is_wanted = |member: &SeenMember| {
         let wanted = member.node.as_ref().is_some_and(|n| wanted.contains(n));
         wanted && !lost.contains(&member.id)
-    };
-    let voters = seen.iter().filter(|member| member.voting).count();
-    let healthy = |besides: u64| {
-        let members = seen.iter().filter(|member| member.voting && member.healthy);
-        members.filter(|member| member.id != besides).count()
     };
     // A member without a vote can be removed at any time.
     let mut unwanted: Vec<_> = seen.iter().filter(|member| !is_wanted(member)).collect();
     // One that leaves goes before one that stays: if it stopped after the other was removed, the rest might have no quorum.
     unwanted.sort_by_key(|one| (one.voting, one.healthy, !one.leaving, one.id));
-    if let Some(member) = unwanted.first() {
-        let left = voters.saturating_sub(1);
-        let agreed = healthy(0) > voters / 2 && left > 0 && healthy(member.id) > left / 2;
-        if member.voting && !agreed {
-            let name = member.node.as_deref().unwrap_or("a machine that is gone");
-            return MemberStep::Wait(format!(
-                "the member of {name} can't be taken out: too few of the others answer"
-            ));
-        }
-        if member.node.as_deref() == Some(own) {
-            return MemberStep::HandOver;
-        }
-        let removed = |member: &SeenMember| {
-            // If the machine has another member, the user of etcd there stays.
-            let mut others = seen.iter().filter(|other| other.id != member.id);
-            let alone = !others.any(|other| other.node == member.node);
-            RemovedMember {
-                id: member.id,
-                node: member.node.clone().filter(|_| alone),
-            }
-        };
-        let mut more = unwanted.iter().skip(1);
-        let also = more.find(|other| {
-            let left = voters.saturating_sub(2);
-            let there = seen.iter().filter(|one| one.voting && one.healthy);
-            let there = there.filter(|one| one.id != member.id && one.id != other.id);
-            let odd = member.voting && other.voting && voters % 2 == 1;
-            odd && other.node.as_deref() != Some(own) && left > 0 && there.count() > left / 2
-        });
-        return MemberStep::Remove {
-            member: removed(member),
-            also: also.map(|other| removed(other)),
-        };
+    if let Some((member, more)) = unwanted.split_first() {
+        return removal(member, more, seen, view.own);
     }
     if let Some(learner) = seen.iter().find(|member| !member.voting) {
-        let node = learner.node.clone().unwrap_or_default();
-        if !learner.healthy {
-            return MemberStep::Wait(format!("etcd of {node} does not answer yet"));
-        }
-        if healthy(0) < voters {
-            return MemberStep::Wait(format!("{node} gets its vote when all others answer"));
-        }
         let second = preparing_machine(wanted, seen, view.preparing);
-        if let Some(second) = &second {
-            if !view.preparing.waiting.contains(second) {
-                return MemberStep::Wait(format!(
-                    "{node} gets its vote together with {second}, whose etcd is not prepared yet"
-                ));
-            }
-            if learner.steady < CONNECTED {
-                return MemberStep::Wait(format!(
-                    "etcd of {node} has not been connected for {} s yet",
-                    CONNECTED.as_secs()
-                ));
-            }
-        }
-        return MemberStep::Promote {
-            id: learner.id,
-            node,
-            with: second,
-        };
+        return promotion(learner, second, seen, view.preparing);
     }
+    let voters = count_voters(seen);
     let prepared = preparing_machine(wanted, seen, view.preparing);
     let voting = prepared.is_some();
     if let Some(node) = prepared.or_else(|| open_places(wanted, seen).next().cloned()) {
-        if healthy(0) < voters {
+        if healthy_voters(seen, &[]) < voters {
             return MemberStep::Wait(format!("{node} becomes a member when all others answer"));
         }
         return MemberStep::Add { node, voting };
     }
     if voters >= 3 {
-        let is_own = |member: &&SeenMember| member.node.as_deref() == Some(own);
+        let is_own = |member: &&SeenMember| member.node.as_deref() == Some(view.own);
         let leads = seen.iter().find(|member| member.id == view.raft_leader);
         let mut others = seen.iter().filter(|one| !is_own(one) && one.healthy);
         if let (Some(_), Some(other)) = (leads.filter(is_own), others.next()) {
@@ -469,6 +409,95 @@ pub fn next_step(
         }
     }
     MemberStep::Nothing
+}
+
+fn count_voters(seen: &[SeenMember]) -> usize {
+    seen.iter().filter(|member| member.voting).count()
+}
+
+/// Number of the voting members that answer, without those with these ids.
+fn healthy_voters(seen: &[SeenMember], without: &[u64]) -> usize {
+    let members = seen.iter().filter(|member| member.voting && member.healthy);
+    members
+        .filter(|member| !without.contains(&member.id))
+        .count()
+}
+
+/// The removal of a member, and of one of the `more` unwanted ones if the number of voting members
+/// stays odd by that. The rest has to keep the quorum.
+fn removal(
+    member: &SeenMember,
+    more: &[&SeenMember],
+    seen: &[SeenMember],
+    own: &str,
+) -> MemberStep {
+    let voters = count_voters(seen);
+    let left = voters.saturating_sub(1);
+    let rest_agrees = left > 0 && healthy_voters(seen, &[member.id]) > left / 2;
+    let agreed = healthy_voters(seen, &[]) > voters / 2 && rest_agrees;
+    if member.voting && !agreed {
+        let name = member.node.as_deref().unwrap_or("a machine that is gone");
+        return MemberStep::Wait(format!(
+            "the member of {name} can't be taken out: too few of the others answer"
+        ));
+    }
+    if member.node.as_deref() == Some(own) {
+        return MemberStep::HandOver;
+    }
+    let removed = |member: &SeenMember| {
+        // If the machine has another member, the user of etcd there stays.
+        let mut others = seen.iter().filter(|other| other.id != member.id);
+        let alone = !others.any(|other| other.node == member.node);
+        RemovedMember {
+            id: member.id,
+            node: member.node.clone().filter(|_| alone),
+        }
+    };
+    let also = more.iter().find(|other| {
+        let left = voters.saturating_sub(2);
+        let there = healthy_voters(seen, &[member.id, other.id]);
+        let odd = member.voting && other.voting && voters % 2 == 1;
+        odd && other.node.as_deref() != Some(own) && left > 0 && there > left / 2
+    });
+    MemberStep::Remove {
+        member: removed(member),
+        also: also.map(|other| removed(other)),
+    }
+}
+
+/// The vote of a member that has caught up, together with the membership of the `second` machine, if
+/// there is one.
+fn promotion(
+    learner: &SeenMember,
+    second: Option<String>,
+    seen: &[SeenMember],
+    preparing: &PreparingMachines,
+) -> MemberStep {
+    let node = learner.node.clone().unwrap_or_default();
+    if !learner.healthy {
+        return MemberStep::Wait(format!("etcd of {node} does not answer yet"));
+    }
+    if healthy_voters(seen, &[]) < count_voters(seen) {
+        return MemberStep::Wait(format!("{node} gets its vote when all others answer"));
+    }
+    if let Some(second) = &second {
+        if !preparing.waiting.contains(second) {
+            return MemberStep::Wait(format!(
+                "{node} gets its vote together with {second}, whose etcd is not prepared yet"
+            ));
+        }
+        if learner.steady < CONNECTED {
+            return MemberStep::Wait(format!(
+                "etcd of {node} has not been connected for {} s yet",
+                CONNECTED.as_secs()
+            ));
+        }
+    }
+    MemberStep::Promote {
+        id: learner.id,
+        node,
+        with: second,
+    }
 }
 
 /// Whether a machine that holds etcd may be removed now: the others keep the quorum. Their etcd has to

@@ -39,7 +39,7 @@ use kat_pki::{
 use kat_types::{
     api::{IngressState, NodePhase},
     resource::AcmeSettings,
-    secrets::SecretKey,
+    secrets::{SecretKey, SecretRecord},
     store::{
         acme::{
             ACCOUNT_KEY, AcmeAccountRecord, AcmeChallengeRecord, AcmeOrderRecord, AcmeOrderState,
@@ -276,23 +276,7 @@ impl AcmeOrders {
                 Ok(Need::Until(*next))
             }
             AcmeOrderState::Failed { .. } => self.first_need(view, host, Some(record)),
-            AcmeOrderState::Checking { token } => {
-                let Some(challenge) = snapshot.acme_challenges.get(token) else {
-                    return view.lost(host, record);
-                };
-                if !view.is_confirmed(challenge.revision, record.since) {
-                    return Ok(Need::Until(later(view.now, LOOK)));
-                }
-                let request = AcmeRequest::Check {
-                    token: token.clone(),
-                    answer: challenge.value.answer.clone(),
-                    own: {
-                        let spec = &snapshot.wanted_cluster().spec;
-                        vec![spec.cluster_cidr, spec.service_cidr]
-                    },
-                };
-                Ok(view.ask(host, request))
-            }
+            AcmeOrderState::Checking { token } => view.check(host, record, token),
             AcmeOrderState::Locating {} => view.locate(host),
             // What follows needs the account.
             _ if view.account()?.is_none() => Ok(Need::Account),
@@ -307,44 +291,20 @@ impl AcmeOrders {
             | AcmeOrderState::Issuing { .. }
                 if lasts > LONGEST_STATE =>
             {
-                let failure = AcmeFailure {
-                    kind: AcmeFailureKind::Gone,
-                    message: format!(
-                        "{} did not finish the order within an hour",
-                        server_name(view.directory)
-                    ),
-                    retry_after: None,
-                };
+                let server = server_name(view.directory);
+                let message = format!("{server} did not finish the order within an hour");
+                let failure = AcmeFailure::gone(&message);
                 view.failed(host, &failure).map(written)
             }
-            state @ (AcmeOrderState::Ordering {} | AcmeOrderState::OrderingByDns { .. }) => {
-                let stored = snapshot.ingress_certificates.get(host);
-                let stored = stored.filter(|one| view.is_of_server(&one.value));
-                let request = AcmeRequest::Order {
-                    account: view.known_account()?,
-                    profile: view.settings.profile.clone(),
-                    replaces: stored.map(|one| one.value.certificate.clone()),
-                    proof: match state {
-                        AcmeOrderState::OrderingByDns { .. } => ProofKind::Dns,
-                        _ => ProofKind::Http,
-                    },
-                };
-                Ok(view.ask(host, request))
-            }
+            AcmeOrderState::Ordering {} => view.order(host, ProofKind::Http),
+            AcmeOrderState::OrderingByDns { .. } => view.order(host, ProofKind::Dns),
             AcmeOrderState::Recording { url, value } => match self.pause(host, url, view.now) {
                 Some(next) => Ok(Need::Until(next)),
                 None => view.record(host, value, url),
             },
             AcmeOrderState::ProvingByDns { url, .. } => match self.pause(host, url, view.now) {
                 Some(next) => Ok(Need::Until(next)),
-                None => {
-                    let request = AcmeRequest::Answer {
-                        account: view.known_account()?,
-                        url: url.clone(),
-                        proof: ProofKind::Dns,
-                    };
-                    Ok(view.ask(host, request))
-                }
+                None => view.answer(host, url, ProofKind::Dns),
             },
             AcmeOrderState::Proving { url, token } => {
                 let Some(challenge) = snapshot.acme_challenges.get(token) else {
@@ -353,51 +313,21 @@ impl AcmeOrders {
                 if !view.is_confirmed(challenge.revision, record.since) {
                     return Ok(Need::Until(later(view.now, LOOK)));
                 }
-                if let Some(next) = self.pause(host, url, view.now) {
-                    return Ok(Need::Until(next));
+                match self.pause(host, url, view.now) {
+                    Some(next) => Ok(Need::Until(next)),
+                    None => view.answer(host, url, ProofKind::Http),
                 }
-                let request = AcmeRequest::Answer {
-                    account: view.known_account()?,
-                    url: url.clone(),
-                    proof: ProofKind::Http,
-                };
-                Ok(view.ask(host, request))
             }
             AcmeOrderState::Validating { url, .. }
             | AcmeOrderState::ValidatingByDns { url, .. } => {
                 match self.pause(host, url, view.now) {
                     Some(next) => Ok(Need::Until(next)),
-                    None => {
-                        let request = AcmeRequest::Continue {
-                            account: view.known_account()?,
-                            url: url.clone(),
-                            request: None,
-                        };
-                        Ok(view.ask(host, request))
-                    }
+                    None => view.proceed(host, url, None),
                 }
             }
             AcmeOrderState::Issuing { url, key } => match self.pause(host, url, view.now) {
                 Some(next) => Ok(Need::Until(next)),
-                None => {
-                    let opened = match snapshot.sealing.open(snapshot, &order_place(host), key) {
-                        Ok(opened) => opened,
-                        // Other hosts do not wait for this one, and another order has another key.
-                        Err(error) => {
-                            let message = format!("the key of the order can't be opened: {error}");
-                            return view.failed(host, &AcmeFailure::gone(&message)).map(written);
-                        }
-                    };
-                    let key = single_value(&opened, TLS_KEY)?;
-                    let key = String::from_utf8(key)
-                        .map_err(|_| SealingError::Malformed(format!("the key for {host}")))?;
-                    let request = AcmeRequest::Continue {
-                        account: view.known_account()?,
-                        url: url.clone(),
-                        request: Some(certificate_request(host, &key)?),
-                    };
-                    Ok(view.ask(host, request))
-                }
+                None => view.request_certificate(host, url, key),
             },
         }
     }
@@ -533,27 +463,48 @@ impl AcmeOrders {
         if let AcmeReply::Registered { url, key } = &reply {
             return view.registered(url, key.as_deref()).map(Some);
         }
-        if let AcmeReply::Renewal { at, ask_after } = &reply {
-            let Some(stored) = snapshot.ingress_certificates.get(host) else {
-                return Ok(None);
-            };
-            let known = RenewalTime {
-                revision: stored.revision,
-                at: at.map(|(start, end)| within(start, end, host)),
-                ask: later(
-                    now,
-                    ask_after
-                        .unwrap_or(RENEWAL_QUESTION)
-                        .clamp(SignedDuration::from_mins(1), SignedDuration::from_hours(24)),
-                ),
-            };
-            self.renewals.insert(host.clone(), known);
+        if let AcmeReply::Renewal { at, ask_after } = reply {
+            self.note_renewal(&view, host, at, ask_after);
             return Ok(None);
         }
-        let Some(order) = snapshot.acme_orders.get(host) else {
-            return Ok(None);
+        match snapshot.acme_orders.get(host) {
+            Some(order) => self.order_answered(&view, host, &order.value, reply),
+            None => Ok(None),
+        }
+    }
+
+    /// Remembers when the server wants the certificate to be renewed.
+    fn note_renewal(
+        &mut self,
+        view: &OrderView<'_>,
+        host: &str,
+        at: Option<(Timestamp, Timestamp)>,
+        ask_after: Option<SignedDuration>,
+    ) {
+        let Some(stored) = view.snapshot.ingress_certificates.get(host) else {
+            return;
         };
-        let record = &order.value;
+        let known = RenewalTime {
+            revision: stored.revision,
+            at: at.map(|(start, end)| within(start, end, host)),
+            ask: later(
+                view.now,
+                ask_after
+                    .unwrap_or(RENEWAL_QUESTION)
+                    .clamp(SignedDuration::from_mins(1), SignedDuration::from_hours(24)),
+            ),
+        };
+        self.renewals.insert(host.to_owned(), known);
+    }
+
+    /// What follows from an answer about an order.
+    fn order_answered(
+        &mut self,
+        view: &OrderView<'_>,
+        host: &str,
+        record: &AcmeOrderRecord,
+        reply: AcmeReply,
+    ) -> Result<Option<CertificateStep>, IssuingError> {
         match (&record.state, reply) {
             (AcmeOrderState::Checking { token }, AcmeReply::Checked(checked)) => {
                 view.checked(host, token, &checked).map(Some)
@@ -564,19 +515,12 @@ impl AcmeOrders {
                 view.state_step(host, state, what).map(Some)
             }
             (AcmeOrderState::OrderingByDns { place }, AcmeReply::Ordered { url, challenge }) => {
-                let Some((_, value)) = challenge else {
-                    return view.ready(host, url).map(Some);
-                };
-                if !is_token(&value) {
-                    let failure = AcmeFailure::refused("the challenge has no usable token");
-                    return view.failed(host, &failure).map(Some);
-                }
-                view.to_record(host, place, url, value).map(Some)
+                view.ordered_by_dns(host, place, url, challenge).map(Some)
             }
             (AcmeOrderState::Recording { url, .. }, AcmeReply::Recorded(check)) => {
                 let step = view.recorded(host, record, &check)?;
                 if !check.missing.is_empty() {
-                    self.pause_for(host, url, None, now);
+                    self.pause_for(host, url, None, view.now);
                 }
                 Ok(step)
             }
@@ -589,21 +533,7 @@ impl AcmeOrders {
                 view.state_step(host, state, what).map(Some)
             }
             (AcmeOrderState::Ordering {}, AcmeReply::Ordered { url, challenge }) => {
-                let Some((token, answer)) = challenge else {
-                    return view.ready(host, url).map(Some);
-                };
-                if !is_token(&token) || answer.len() > LONGEST_ANSWER {
-                    let failure = AcmeFailure::refused("the challenge has no usable token");
-                    return view.failed(host, &failure).map(Some);
-                }
-                let state = AcmeOrderState::Proving {
-                    url,
-                    token: token.clone(),
-                };
-                let mut step =
-                    view.state_step(host, state, format!("the order for {host} is made"))?;
-                step.operations.push(view.challenge(&token, answer)?);
-                Ok(Some(step))
+                view.ordered(host, url, challenge).map(Some)
             }
             (AcmeOrderState::Proving { url, token }, AcmeReply::Answered) => {
                 let state = AcmeOrderState::Validating {
@@ -619,7 +549,7 @@ impl AcmeOrders {
                 | AcmeOrderState::Issuing { url, .. },
                 AcmeReply::Pending { after },
             ) => {
-                self.pause_for(host, url, after, now);
+                self.pause_for(host, url, after, view.now);
                 Ok(None)
             }
             (
@@ -994,6 +924,90 @@ impl<'a> OrderView<'a> {
         Ok(put(keys::acme_challenge(token), &record)?)
     }
 
+    /// Asks what the addresses of the host answer, once machines have confirmed that they serve it.
+    fn check(
+        &self,
+        host: &str,
+        record: &AcmeOrderRecord,
+        token: &str,
+    ) -> Result<Need, IssuingError> {
+        let Some(challenge) = self.snapshot.acme_challenges.get(token) else {
+            return self.lost(host, record);
+        };
+        if !self.is_confirmed(challenge.revision, record.since) {
+            return Ok(Need::Until(later(self.now, LOOK)));
+        }
+        let request = AcmeRequest::Check {
+            token: token.to_owned(),
+            answer: challenge.value.answer.clone(),
+            own: {
+                let spec = &self.snapshot.wanted_cluster().spec;
+                vec![spec.cluster_cidr, spec.service_cidr]
+            },
+        };
+        Ok(self.ask(host, request))
+    }
+
+    /// Makes the order at the server.
+    fn order(&self, host: &str, proof: ProofKind) -> Result<Need, IssuingError> {
+        let stored = self.snapshot.ingress_certificates.get(host);
+        let stored = stored.filter(|one| self.is_of_server(&one.value));
+        let request = AcmeRequest::Order {
+            account: self.known_account()?,
+            profile: self.settings.profile.clone(),
+            replaces: stored.map(|one| one.value.certificate.clone()),
+            proof,
+        };
+        Ok(self.ask(host, request))
+    }
+
+    /// Tells the server to fetch the answer to its challenge.
+    fn answer(&self, host: &str, url: &str, proof: ProofKind) -> Result<Need, IssuingError> {
+        let request = AcmeRequest::Answer {
+            account: self.known_account()?,
+            url: url.to_owned(),
+            proof,
+        };
+        Ok(self.ask(host, request))
+    }
+
+    /// Asks about the order, with the `request` for the certificate once the name is proved.
+    fn proceed(
+        &self,
+        host: &str,
+        url: &str,
+        request: Option<Vec<u8>>,
+    ) -> Result<Need, IssuingError> {
+        let request = AcmeRequest::Continue {
+            account: self.known_account()?,
+            url: url.to_owned(),
+            request,
+        };
+        Ok(self.ask(host, request))
+    }
+
+    /// Asks about the order with the request for the certificate, made with the order's `key`.
+    fn request_certificate(
+        &self,
+        host: &str,
+        url: &str,
+        key: &SecretRecord,
+    ) -> Result<Need, IssuingError> {
+        let snapshot = self.snapshot;
+        let opened = match snapshot.sealing.open(snapshot, &order_place(host), key) {
+            Ok(opened) => opened,
+            // Other hosts do not wait for this one, and another order has another key.
+            Err(error) => {
+                let message = format!("the key of the order can't be opened: {error}");
+                return self.failed(host, &AcmeFailure::gone(&message)).map(written);
+            }
+        };
+        let key = single_value(&opened, TLS_KEY)?;
+        let key = String::from_utf8(key)
+            .map_err(|_| SealingError::Malformed(format!("the key for {host}")))?;
+        self.proceed(host, url, Some(certificate_request(host, &key)?))
+    }
+
     /// An order whose challenge is gone begins anew.
     fn lost(&self, host: &str, record: &AcmeOrderRecord) -> Result<Need, IssuingError> {
         let record = AcmeOrderRecord {
@@ -1003,6 +1017,29 @@ impl<'a> OrderView<'a> {
         };
         let what = format!("the order for {host} begins anew");
         self.order_step(host, &record, what).map(written)
+    }
+
+    /// The order is made: the answer to its challenge is stored, for machines to serve.
+    fn ordered(
+        &self,
+        host: &str,
+        url: String,
+        challenge: Option<(String, String)>,
+    ) -> Result<CertificateStep, IssuingError> {
+        let Some((token, answer)) = challenge else {
+            return self.ready(host, url);
+        };
+        if !is_token(&token) || answer.len() > LONGEST_ANSWER {
+            let failure = AcmeFailure::refused("the challenge has no usable token");
+            return self.failed(host, &failure);
+        }
+        let state = AcmeOrderState::Proving {
+            url,
+            token: token.clone(),
+        };
+        let mut step = self.state_step(host, state, format!("the order for {host} is made"))?;
+        step.operations.push(self.challenge(&token, answer)?);
+        Ok(step)
     }
 
     fn checked(
@@ -1050,7 +1087,7 @@ impl<'a> OrderView<'a> {
     fn accepted(
         &self,
         host: &str,
-        key: &kat_types::secrets::SecretRecord,
+        key: &SecretRecord,
         chain: &str,
     ) -> Result<Result<CertificateStep, String>, IssuingError> {
         let snapshot = self.snapshot;

@@ -106,62 +106,87 @@ pub fn another_data_key(
     })
 }
 
-/// Secrets that are not sealed with the last key.
-fn outdated_secrets(snapshot: &Snapshot) -> Vec<(&SecretKey, &Stored<Arc<SecretRecord>>)> {
-    let last = snapshot.sealing_keys.keys().next_back().copied();
-    let secrets = snapshot.secrets.iter();
-    secrets
-        .filter(|(_, stored)| Some(stored.value.key_id) != last)
-        .collect()
-}
-
-/// Credentials for registries that are not sealed with the last key.
-fn outdated_logins(snapshot: &Snapshot) -> Vec<(&String, &LoginPlace, &Stored<LoginRecord>)> {
-    let last = snapshot.sealing_keys.keys().next_back().copied();
-    let logins = snapshot.logins.iter();
-    let logins = logins.flat_map(|(namespace, logins)| {
-        let logins = logins.iter();
-        logins.map(move |(place, stored)| (namespace, place, stored))
-    });
-    logins
-        .filter(|(.., stored)| Some(stored.value.key_id) != last)
-        .collect()
-}
-
-/// Certificates of KAT's own authority that are not sealed with the last key.
-fn outdated_certificates(
-    snapshot: &Snapshot,
-) -> Vec<(&String, &Stored<Arc<IngressCertificateRecord>>)> {
-    let last = snapshot.sealing_keys.keys().next_back().copied();
-    let certificates = snapshot.ingress_certificates.iter();
-    certificates
-        .filter(|(_, stored)| Some(stored.value.key.key_id) != last)
-        .collect()
-}
-
 /// Orders of ACME that hold a key, with that key.
-fn keys_of_orders(
-    snapshot: &Snapshot,
-) -> impl Iterator<Item = (&String, &Stored<Arc<AcmeOrderRecord>>, &str, &SecretRecord)> {
+fn keys_of_orders(snapshot: &Snapshot) -> impl Iterator<Item = OrderKey<'_>> {
     let orders = snapshot.acme_orders.iter();
     orders.filter_map(|(host, stored)| match &stored.value.state {
-        AcmeOrderState::Issuing { url, key } => Some((host, stored, url.as_str(), key)),
+        AcmeOrderState::Issuing { url, key } => Some(OrderKey {
+            host,
+            stored,
+            url,
+            key,
+        }),
         _ => None,
     })
 }
 
-/// KAT's own authority for ingress, if it is not sealed with the last key.
-fn outdated_authority(snapshot: &Snapshot) -> Option<&Stored<Arc<IngressAuthorityRecord>>> {
-    let last = snapshot.sealing_keys.keys().next_back().copied();
-    let stored = snapshot.ingress_authority.as_ref();
-    stored.filter(|stored| Some(stored.value.key.key_id) != last)
+/// The key of a certificate that is being issued.
+struct OrderKey<'a> {
+    host: &'a str,
+    stored: &'a Stored<Arc<AcmeOrderRecord>>,
+    /// URL of the order.
+    url: &'a str,
+    key: &'a SecretRecord,
 }
 
-/// The key of the cookies of sticky routes, if it is not sealed with the last key.
-fn outdated_sticky(snapshot: &Snapshot) -> Option<&Stored<Arc<IngressStickyRecord>>> {
-    let last = snapshot.sealing_keys.keys().next_back().copied();
-    let stored = snapshot.ingress_sticky.as_ref();
-    stored.filter(|stored| Some(stored.value.key.key_id) != last)
+/// What is not sealed with the last data key.
+struct OutdatedRecords<'a> {
+    secrets: Vec<(&'a SecretKey, &'a Stored<Arc<SecretRecord>>)>,
+    /// KAT's own authority for ingress.
+    authority: Option<&'a Stored<Arc<IngressAuthorityRecord>>>,
+    /// The key of the cookies of sticky routes.
+    sticky: Option<&'a Stored<Arc<IngressStickyRecord>>>,
+    /// Certificates of KAT's own authority, by host.
+    certificates: Vec<(&'a String, &'a Stored<Arc<IngressCertificateRecord>>)>,
+    accounts: Vec<(&'a String, &'a Stored<Arc<AcmeAccountRecord>>)>,
+    orders: Vec<OrderKey<'a>>,
+    /// Credentials for registries, with their namespaces.
+    logins: Vec<(&'a String, &'a LoginPlace, &'a Stored<LoginRecord>)>,
+}
+
+impl<'a> OutdatedRecords<'a> {
+    fn of(snapshot: &'a Snapshot, last: u64) -> Self {
+        let is_outdated = |key: &SecretRecord| key.key_id != last;
+        let secrets = snapshot.secrets.iter();
+        let authority = snapshot.ingress_authority.as_ref();
+        let sticky = snapshot.ingress_sticky.as_ref();
+        let certificates = snapshot.ingress_certificates.iter();
+        let accounts = snapshot.acme_accounts.iter();
+        let logins = snapshot.logins.iter();
+        let logins = logins.flat_map(|(namespace, logins)| {
+            let logins = logins.iter();
+            logins.map(move |(place, stored)| (namespace, place, stored))
+        });
+        Self {
+            secrets: secrets
+                .filter(|(_, stored)| is_outdated(&stored.value))
+                .collect(),
+            authority: authority.filter(|stored| is_outdated(&stored.value.key)),
+            sticky: sticky.filter(|stored| is_outdated(&stored.value.key)),
+            certificates: certificates
+                .filter(|(_, stored)| is_outdated(&stored.value.key))
+                .collect(),
+            accounts: accounts
+                .filter(|(_, stored)| is_outdated(&stored.value.key))
+                .collect(),
+            orders: keys_of_orders(snapshot)
+                .filter(|order| is_outdated(order.key))
+                .collect(),
+            logins: logins
+                .filter(|(.., stored)| stored.value.key_id != last)
+                .collect(),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.secrets.len()
+            + usize::from(self.authority.is_some())
+            + usize::from(self.sticky.is_some())
+            + self.certificates.len()
+            + self.accounts.len()
+            + self.orders.len()
+            + self.logins.len()
+    }
 }
 
 /// Seals one batch with the last data key; when nothing is left, deletes earlier keys. What does not
@@ -176,148 +201,28 @@ pub fn reseal_batch(snapshot: &Snapshot) -> Result<ResealingStep, ResealingError
             ..ResealingStep::default()
         });
     };
-    let key = (*last, &sealing_key.value);
-    let (secrets, logins) = (outdated_secrets(snapshot), outdated_logins(snapshot));
-    let certificates = outdated_certificates(snapshot);
-    let authority = outdated_authority(snapshot);
-    let sticky = outdated_sticky(snapshot);
-    let is_outdated = |key: &SecretRecord| key.key_id != *last;
-    let accounts = snapshot.acme_accounts.iter();
-    let accounts: Vec<_> = accounts
-        .filter(|(_, stored)| is_outdated(&stored.value.key))
-        .collect();
-    let orders = keys_of_orders(snapshot);
-    let orders: Vec<_> = orders.filter(|(.., key)| is_outdated(key)).collect();
-    let of_ingress = certificates.len()
-        + accounts.len()
-        + orders.len()
-        + usize::from(authority.is_some())
-        + usize::from(sticky.is_some());
-    let mut step = ResealingStep {
+    let outdated = OutdatedRecords::of(snapshot, *last);
+    let step = ResealingStep {
         conditions: vec![
             Compare::ModRevision(keys::sealing_key(*last), sealing_key.revision),
             Compare::ModRevision(keys::sealing_key(last.saturating_add(1)), 0),
         ],
         key: *last,
         // This version does not know with which key unreadable records are sealed.
-        left: secrets.len() + logins.len() + of_ingress + snapshot.unread_secrets,
+        left: outdated.count() + snapshot.unread_secrets,
         ..ResealingStep::default()
     };
-    let mut bytes = 0;
-    for (place, stored) in secrets {
-        if step.operations.len() >= BATCH || bytes >= BATCH_BYTES {
-            break;
-        }
-        let values = match snapshot.sealing.open(snapshot, place, &stored.value) {
-            Ok(values) => values,
-            Err(error) => {
-                step.failed = Some(error);
-                continue;
-            }
-        };
-        let record = SecretRecord::clone(&stored.value);
-        let record = snapshot.sealing.seal(key, place, &values, record)?;
-        bytes += record.sealed.len();
-        step.replace(keys::secret(&place.to_string()), stored.revision, &record)?;
-    }
-    if let Some(stored) = authority {
-        match resealed(snapshot, key, &authority_place(), &stored.value.key) {
-            Ok(key) => {
-                bytes += key.sealed.len();
-                let record = IngressAuthorityRecord {
-                    key,
-                    ..IngressAuthorityRecord::clone(&stored.value)
-                };
-                let name = keys::INGRESS_AUTHORITY.to_owned();
-                step.replace(name, stored.revision, &record)?;
-            }
-            Err(error) => step.failed = Some(error),
-        }
-    }
-    if let Some(stored) = sticky {
-        match resealed(snapshot, key, &sticky_place(), &stored.value.key) {
-            Ok(key) => {
-                bytes += key.sealed.len();
-                let record = IngressStickyRecord {
-                    key,
-                    ..IngressStickyRecord::clone(&stored.value)
-                };
-                let name = keys::INGRESS_STICKY.to_owned();
-                step.replace(name, stored.revision, &record)?;
-            }
-            Err(error) => step.failed = Some(error),
-        }
-    }
-    for (host, stored) in certificates {
-        if step.operations.len() >= BATCH || bytes >= BATCH_BYTES {
-            break;
-        }
-        match resealed(snapshot, key, &certificate_place(host), &stored.value.key) {
-            Ok(key) => {
-                bytes += key.sealed.len();
-                let record = IngressCertificateRecord {
-                    key,
-                    ..IngressCertificateRecord::clone(&stored.value)
-                };
-                let name = keys::ingress_certificate(host);
-                step.replace(name, stored.revision, &record)?;
-            }
-            Err(error) => step.failed = Some(error),
-        }
-    }
-    for (id, stored) in accounts {
-        if step.operations.len() >= BATCH || bytes >= BATCH_BYTES {
-            break;
-        }
-        match resealed(snapshot, key, &account_place(id), &stored.value.key) {
-            Ok(key) => {
-                bytes += key.sealed.len();
-                let record = AcmeAccountRecord {
-                    key,
-                    ..AcmeAccountRecord::clone(&stored.value)
-                };
-                step.replace(keys::acme_account(id), stored.revision, &record)?;
-            }
-            Err(error) => step.failed = Some(error),
-        }
-    }
-    for (host, stored, url, sealed) in orders {
-        if step.operations.len() >= BATCH || bytes >= BATCH_BYTES {
-            break;
-        }
-        match resealed(snapshot, key, &order_place(host), sealed) {
-            Ok(key) => {
-                bytes += key.sealed.len();
-                let url = url.to_owned();
-                let record = AcmeOrderRecord {
-                    state: AcmeOrderState::Issuing { url, key },
-                    ..AcmeOrderRecord::clone(&stored.value)
-                };
-                step.replace(keys::acme_order(host), stored.revision, &record)?;
-            }
-            Err(error) => step.failed = Some(error),
-        }
-    }
-    for (namespace, place, stored) in logins {
-        if step.operations.len() >= BATCH || bytes >= BATCH_BYTES {
-            break;
-        }
-        let login = (namespace.as_str(), place);
-        let credentials = match snapshot.sealing.open_login(snapshot, login, &stored.value) {
-            Ok(credentials) => credentials,
-            Err(error) => {
-                step.failed = Some(error);
-                continue;
-            }
-        };
-        let record = LoginRecord::clone(&stored.value);
-        let record = snapshot
-            .sealing
-            .seal_login(key, login, &credentials, record)?;
-        bytes += record.sealed.len();
-        let name = keys::login(namespace, &place.to_string());
-        step.replace(name, stored.revision, &record)?;
-    }
+    let mut batch = ResealingBatch {
+        snapshot,
+        key: (*last, &sealing_key.value),
+        step,
+        bytes: 0,
+    };
+    batch.secrets(&outdated)?;
+    batch.keys_of_ingress(&outdated)?;
+    batch.keys_of_acme(&outdated)?;
+    batch.logins(&outdated)?;
+    let mut step = batch.step;
     if step.operations.is_empty() && step.left == 0 {
         let earlier = snapshot.sealing_keys.range(..*last).take(BATCH);
         for (number, stored) in earlier {
@@ -328,6 +233,152 @@ pub fn reseal_batch(snapshot: &Snapshot) -> Result<ResealingStep, ResealingError
         }
     }
     Ok(step)
+}
+
+/// A batch while it is sealed.
+struct ResealingBatch<'a> {
+    snapshot: &'a Snapshot,
+    /// Number and record of the last data key.
+    key: (u64, &'a SealingKeyRecord),
+    step: ResealingStep,
+    /// Of what was sealed so far.
+    bytes: usize,
+}
+
+impl ResealingBatch<'_> {
+    fn is_full(&self) -> bool {
+        self.step.operations.len() >= BATCH || self.bytes >= BATCH_BYTES
+    }
+
+    fn secrets(&mut self, outdated: &OutdatedRecords<'_>) -> Result<(), ResealingError> {
+        let sealing = &self.snapshot.sealing;
+        for (place, stored) in &outdated.secrets {
+            if self.is_full() {
+                break;
+            }
+            let values = match sealing.open(self.snapshot, place, &stored.value) {
+                Ok(values) => values,
+                Err(error) => {
+                    self.step.failed = Some(error);
+                    continue;
+                }
+            };
+            let record = SecretRecord::clone(&stored.value);
+            let record = sealing.seal(self.key, place, &values, record)?;
+            self.bytes += record.sealed.len();
+            let name = keys::secret(&place.to_string());
+            self.step.replace(name, stored.revision, &record)?;
+        }
+        Ok(())
+    }
+
+    /// The keys of the authority, of sticky routes, and of certificates. The first two are sealed in
+    /// each batch.
+    fn keys_of_ingress(&mut self, outdated: &OutdatedRecords<'_>) -> Result<(), ResealingError> {
+        if let Some(stored) = outdated.authority
+            && let Some(key) = self.resealed(&authority_place(), &stored.value.key)
+        {
+            let record = IngressAuthorityRecord {
+                key,
+                ..IngressAuthorityRecord::clone(&stored.value)
+            };
+            let name = keys::INGRESS_AUTHORITY.to_owned();
+            self.step.replace(name, stored.revision, &record)?;
+        }
+        if let Some(stored) = outdated.sticky
+            && let Some(key) = self.resealed(&sticky_place(), &stored.value.key)
+        {
+            let record = IngressStickyRecord {
+                key,
+                ..IngressStickyRecord::clone(&stored.value)
+            };
+            let name = keys::INGRESS_STICKY.to_owned();
+            self.step.replace(name, stored.revision, &record)?;
+        }
+        for (host, stored) in &outdated.certificates {
+            if self.is_full() {
+                break;
+            }
+            if let Some(key) = self.resealed(&certificate_place(host), &stored.value.key) {
+                let record = IngressCertificateRecord {
+                    key,
+                    ..IngressCertificateRecord::clone(&stored.value)
+                };
+                let name = keys::ingress_certificate(host);
+                self.step.replace(name, stored.revision, &record)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The keys of accounts, and of certificates that are being issued.
+    fn keys_of_acme(&mut self, outdated: &OutdatedRecords<'_>) -> Result<(), ResealingError> {
+        for (id, stored) in &outdated.accounts {
+            if self.is_full() {
+                break;
+            }
+            if let Some(key) = self.resealed(&account_place(id), &stored.value.key) {
+                let record = AcmeAccountRecord {
+                    key,
+                    ..AcmeAccountRecord::clone(&stored.value)
+                };
+                let name = keys::acme_account(id);
+                self.step.replace(name, stored.revision, &record)?;
+            }
+        }
+        for order in &outdated.orders {
+            if self.is_full() {
+                break;
+            }
+            if let Some(key) = self.resealed(&order_place(order.host), order.key) {
+                let url = order.url.to_owned();
+                let record = AcmeOrderRecord {
+                    state: AcmeOrderState::Issuing { url, key },
+                    ..AcmeOrderRecord::clone(&order.stored.value)
+                };
+                let name = keys::acme_order(order.host);
+                self.step.replace(name, order.stored.revision, &record)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn logins(&mut self, outdated: &OutdatedRecords<'_>) -> Result<(), ResealingError> {
+        let sealing = &self.snapshot.sealing;
+        for (namespace, place, stored) in &outdated.logins {
+            if self.is_full() {
+                break;
+            }
+            let login = (namespace.as_str(), *place);
+            let credentials = match sealing.open_login(self.snapshot, login, &stored.value) {
+                Ok(credentials) => credentials,
+                Err(error) => {
+                    self.step.failed = Some(error);
+                    continue;
+                }
+            };
+            let record = LoginRecord::clone(&stored.value);
+            let record = sealing.seal_login(self.key, login, &credentials, record)?;
+            self.bytes += record.sealed.len();
+            let name = keys::login(namespace, &place.to_string());
+            self.step.replace(name, stored.revision, &record)?;
+        }
+        Ok(())
+    }
+
+    /// A key sealed with the last data key; `None` if that failed, which the step then says.
+    fn resealed(&mut self, place: &SecretKey, record: &SecretRecord) -> Option<SecretRecord> {
+        match resealed(self.snapshot, self.key, place, record) {
+            Ok(key) => {
+                self.bytes += key.sealed.len();
+                Some(key)
+            }
+            Err(error) => {
+                self.step.failed = Some(error);
+                None
+            }
+        }
+    }
 }
 
 /// A record sealed with another data key; identity and version stay.

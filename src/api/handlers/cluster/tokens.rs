@@ -20,7 +20,7 @@ use crate::{
     watch::{ListQuery, answer},
 };
 use kat_pki::token::{Token, TokenError};
-use kat_plan::{cluster_endpoints, endpoint_for_joining};
+use kat_plan::{Snapshot, cluster_endpoints, endpoint_for_joining};
 use kat_types::{
     api::{Connection, Scope, TokenRequest},
     resource::name::check_namespace,
@@ -103,31 +103,66 @@ pub(crate) async fn create(
     State(api): State<Arc<Api>>,
     JsonBody(request): JsonBody<TokenRequest>,
 ) -> Result<Response, ApiError> {
-    if request.name.chars().count() > MAX_NAME || request.name.chars().any(char::is_control) {
+    check_name(&request.name)?;
+    let now = api.now();
+    let expires = expiry(&request, now)?;
+    check_use(&request)?;
+    let joining = request.scope == Scope::Join;
+    let authority = joining.then(|| api.joining()).transpose()?;
+    let authority = authority.map(|joining| joining.authorities().fingerprint());
+    let token = Token::generate(authority.as_deref()).and_then(|token| match &request.scope {
+        Scope::Deploy { namespace } => token.for_namespace(namespace),
+        Scope::Admin | Scope::Read | Scope::Join => Ok(token),
+    });
+    let token = token.map_err(|error| ApiError::Internal(error.to_string()))?;
+    let mut new = record(&token, request.scope, &request.name, now, expires);
+    new.record.uses = request.uses;
+    new.record.insecure_trust_network = request.insecure_trust_network;
+    api.write(|snapshot| addition(snapshot, &new)).await?;
+    let mut view = token_view(&new.id, &new.record);
+    if !joining {
+        view.connection = connection(&api, &new)?;
+    }
+    // With `insecure_trust_network` nobody needs the secret.
+    view.token = Some(new.token).filter(|_| !request.insecure_trust_network);
+    if joining {
+        view.leader_api = endpoint_for_joining(&*api.snapshot()?);
+    }
+    Ok((StatusCode::CREATED, Json(view)).into_response())
+}
+
+fn check_name(name: &str) -> Result<(), ApiError> {
+    if name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
         return Err(ApiError::invalid(format!(
             "name: at most {MAX_NAME} characters without control characters are allowed"
         )));
     }
-    let now = api.now();
+    Ok(())
+}
+
+/// When the token expires; `None` for one that does not.
+fn expiry(request: &TokenRequest, now: Timestamp) -> Result<Option<Timestamp>, ApiError> {
     let life = request.ttl_seconds.or(match request.scope {
         Scope::Read | Scope::Deploy { .. } => Some(PROGRAM_TTL),
         Scope::Admin | Scope::Join => None,
     });
-    let expires = match life {
-        None => None,
+    match life {
+        None => Ok(None),
         Some(seconds @ 1..=MAX_TTL) => {
             let life = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
-            Some(
-                now.checked_add(life)
-                    .map_err(|error| ApiError::Internal(error.to_string()))?,
-            )
+            let expires = now.checked_add(life);
+            expires
+                .map(Some)
+                .map_err(|error| ApiError::Internal(error.to_string()))
         }
-        Some(seconds) => {
-            return Err(ApiError::invalid(format!(
-                "ttlSeconds is {seconds}, expected 1 to {MAX_TTL}, or none"
-            )));
-        }
-    };
+        Some(seconds) => Err(ApiError::invalid(format!(
+            "ttlSeconds is {seconds}, expected 1 to {MAX_TTL}, or none"
+        ))),
+    }
+}
+
+/// Checks what the token can be used for, and how often.
+fn check_use(request: &TokenRequest) -> Result<(), ApiError> {
     let joining = request.scope == Scope::Join;
     match request.uses {
         Some(_) if !joining => {
@@ -163,59 +198,49 @@ pub(crate) async fn create(
     {
         return Err(ApiError::not_found("namespace", namespace));
     }
-    let authority = joining.then(|| api.joining()).transpose()?;
-    let authority = authority.map(|joining| joining.authorities().fingerprint());
-    let token = Token::generate(authority.as_deref()).and_then(|token| match &request.scope {
-        Scope::Deploy { namespace } => token.for_namespace(namespace),
-        Scope::Admin | Scope::Read | Scope::Join => Ok(token),
-    });
-    let token = token.map_err(|error| ApiError::Internal(error.to_string()))?;
-    let mut new = record(&token, request.scope, &request.name, now, expires);
-    new.record.uses = request.uses;
-    new.record.insecure_trust_network = request.insecure_trust_network;
-    api.write(|snapshot| {
-        if let Scope::Deploy { namespace } = &new.record.scope
-            && !snapshot.namespaces.contains_key(namespace)
-        {
-            return Err(ApiError::not_found("namespace", namespace));
-        }
-        if snapshot.tokens.len() >= MAX_TOKENS {
-            return Err(ApiError::conflict(
-                format!("there are {MAX_TOKENS} tokens already"),
-                "delete some that are not needed",
-            ));
-        }
-        let key = keys::token(&new.id);
-        Ok(WriteDecision::Write {
-            conditions: vec![Compare::ModRevision(key.clone(), 0)],
-            operations: vec![put(key, &new.record)?],
-            outcome: (),
-        })
+    Ok(())
+}
+
+/// The write of a new token.
+fn addition(snapshot: &Snapshot, new: &NewToken) -> Result<WriteDecision<()>, ApiError> {
+    if let Scope::Deploy { namespace } = &new.record.scope
+        && !snapshot.namespaces.contains_key(namespace)
+    {
+        return Err(ApiError::not_found("namespace", namespace));
+    }
+    if snapshot.tokens.len() >= MAX_TOKENS {
+        return Err(ApiError::conflict(
+            format!("there are {MAX_TOKENS} tokens already"),
+            "delete some that are not needed",
+        ));
+    }
+    let key = keys::token(&new.id);
+    Ok(WriteDecision::Write {
+        conditions: vec![Compare::ModRevision(key.clone(), 0)],
+        operations: vec![put(key, &new.record)?],
+        outcome: (),
     })
-    .await?;
-    let mut view = token_view(&new.id, &new.record);
-    if !joining && let Some(authorities) = api.authorities() {
-        let snapshot = api.snapshot()?;
-        let endpoints = cluster_endpoints(&snapshot);
-        view.connection = Some(Connection {
-            cluster: snapshot.cluster.metadata.name.clone(),
-            cluster_uid: snapshot.cluster_uid.clone(),
-            endpoints: endpoints.api(),
-            api_name_required: endpoints.is_api_named(),
-            ca: authorities.cluster_certificates(),
-            token: new.token.clone(),
-            namespace: match &new.record.scope {
-                Scope::Deploy { namespace } => Some(namespace.clone()),
-                Scope::Admin | Scope::Read | Scope::Join => None,
-            },
-        });
-    }
-    // With `insecure_trust_network` nobody needs the secret.
-    view.token = Some(new.token).filter(|_| !request.insecure_trust_network);
-    if joining {
-        view.leader_api = endpoint_for_joining(&*api.snapshot()?);
-    }
-    Ok((StatusCode::CREATED, Json(view)).into_response())
+}
+
+/// How a program that has the token reaches the cluster; `None` without the cluster's certificates.
+fn connection(api: &Api, new: &NewToken) -> Result<Option<Connection>, ApiError> {
+    let Some(authorities) = api.authorities() else {
+        return Ok(None);
+    };
+    let snapshot = api.snapshot()?;
+    let endpoints = cluster_endpoints(&snapshot);
+    Ok(Some(Connection {
+        cluster: snapshot.cluster.metadata.name.clone(),
+        cluster_uid: snapshot.cluster_uid.clone(),
+        endpoints: endpoints.api(),
+        api_name_required: endpoints.is_api_named(),
+        ca: authorities.cluster_certificates(),
+        token: new.token.clone(),
+        namespace: match &new.record.scope {
+            Scope::Deploy { namespace } => Some(namespace.clone()),
+            Scope::Admin | Scope::Read | Scope::Join => None,
+        },
+    }))
 }
 
 pub(crate) async fn delete(

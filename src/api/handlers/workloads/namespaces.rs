@@ -37,6 +37,7 @@ use kat_types::{
         ingress::NAMESPACE_HOSTS,
         keys,
         records::NamespaceRecord,
+        revisions::Stored,
         transaction::{Compare, WriteOperation},
     },
 };
@@ -251,51 +252,13 @@ impl NamespaceCreation {
         if let Some(hosts) = settings.ingress_hosts.as_ref().filter(|_| changes_hosts) {
             route_claims::check_ingress_hosts(snapshot, name, hosts)?;
         }
-        let NamespaceSettings {
-            access,
-            ingress_hosts,
-        } = settings.clone();
-        let (record, outcome) = match stored {
-            None => (
-                NamespaceRecord {
-                    schema: 1,
-                    uid: self.uid.clone(),
-                    labels: self.metadata.labels.clone(),
-                    created: self.now,
-                    deleting: false,
-                    quota: Default::default(),
-                    access,
-                    ingress_hosts,
-                },
-                WriteOutcome::Created,
-            ),
-            Some(stored) if stored.value.deleting => {
-                return Err(ApiError::conflict(
-                    format!("the namespace `{name}` is being deleted"),
-                    "wait until it is gone",
-                ));
-            }
-            Some(stored) if !changes_settings && stored.value.labels == self.metadata.labels => {
-                let metadata = namespace_metadata(name, &stored.value, stored.revision);
-                return Ok(WriteDecision::Done(WriteResult::of(
-                    "Namespace",
-                    WriteOutcome::Unchanged,
-                    metadata,
-                )));
-            }
-            Some(stored) => (
-                NamespaceRecord {
-                    labels: self.metadata.labels.clone(),
-                    access,
-                    ingress_hosts,
-                    ..stored.value.clone()
-                },
-                WriteOutcome::Updated,
-            ),
-        };
+        let (record, outcome) = self.record(stored, settings)?;
         let before = stored.map_or(0, |stored| stored.revision);
         let metadata = namespace_metadata(name, &record, before);
         let mut result = WriteResult::of("Namespace", outcome, metadata);
+        if outcome == WriteOutcome::Unchanged {
+            return Ok(WriteDecision::Done(result));
+        }
         if changes_access {
             let names = record.access.allow_namespaces.iter();
             let names: Vec<_> = names.filter(|name| *name != "*").cloned().collect();
@@ -309,18 +272,8 @@ impl NamespaceCreation {
         }
         let key = keys::namespace(name);
         let mut operations = vec![put(key.clone(), &record)?];
-        let reason = if stored.is_none() {
-            EventReason::Created
-        } else {
-            EventReason::Updated
-        };
-        let (reason, message) = match changes_access {
-            true if stored.is_some() => (
-                EventReason::NamespaceAccessSet,
-                format!("{} by {}", access_text(&record.access), self.request.caller),
-            ),
-            _ => (reason, format!("{} by {}", outcome, self.request.caller)),
-        };
+        let changed_access = changes_access.then_some(&record.access);
+        let (reason, message) = self.event_in_words(outcome, changed_access);
         operations.extend(event(
             snapshot,
             self.now,
@@ -346,6 +299,65 @@ impl NamespaceCreation {
             operations,
             outcome: result,
         })
+    }
+
+    /// The namespace as it is to be stored.
+    fn record(
+        &self,
+        stored: Option<&Stored<NamespaceRecord>>,
+        settings: &NamespaceSettings,
+    ) -> Result<(NamespaceRecord, WriteOutcome), ApiError> {
+        let name = &self.metadata.name;
+        let NamespaceSettings {
+            access,
+            ingress_hosts,
+        } = settings.clone();
+        match stored {
+            None => {
+                let record = NamespaceRecord {
+                    schema: 1,
+                    uid: self.uid.clone(),
+                    labels: self.metadata.labels.clone(),
+                    created: self.now,
+                    deleting: false,
+                    quota: Default::default(),
+                    access,
+                    ingress_hosts,
+                };
+                Ok((record, WriteOutcome::Created))
+            }
+            Some(stored) if stored.value.deleting => Err(ApiError::conflict(
+                format!("the namespace `{name}` is being deleted"),
+                "wait until it is gone",
+            )),
+            Some(stored) => {
+                let record = NamespaceRecord {
+                    labels: self.metadata.labels.clone(),
+                    access,
+                    ingress_hosts,
+                    ..stored.value.clone()
+                };
+                let outcome = WriteOutcome::of_change(record != stored.value);
+                Ok((record, outcome))
+            }
+        }
+    }
+
+    /// Reason and message of the event of its write.
+    fn event_in_words(
+        &self,
+        outcome: WriteOutcome,
+        changed_access: Option<&NamespaceAccess>,
+    ) -> (EventReason, String) {
+        let caller = &self.request.caller;
+        match (outcome, changed_access) {
+            (WriteOutcome::Created, _) => (EventReason::Created, format!("{outcome} by {caller}")),
+            (_, Some(access)) => (
+                EventReason::NamespaceAccessSet,
+                format!("{} by {caller}", access_text(access)),
+            ),
+            (_, None) => (EventReason::Updated, format!("{outcome} by {caller}")),
+        }
     }
 }
 
@@ -533,7 +545,7 @@ impl NamespaceRemoval<'_> {
 mod tests {
     use super::*;
     use crate::extract::{Precondition, WriteQuery};
-    use kat_types::store::{members::ClusterMembers, revisions::Stored, snapshot::StoredState};
+    use kat_types::store::{members::ClusterMembers, snapshot::StoredState};
 
     fn conditions(snapshot: &Snapshot, allowed: &[&str]) -> Vec<Compare> {
         let creation = NamespaceCreation {

@@ -17,6 +17,7 @@ use kat_types::{
     store::{
         acme::{
             AcmeDnsRecord, AcmeOrderRecord, AcmeOrderState, CHALLENGE_LABEL, DnsPlace, TSIG_KEY,
+            is_token,
         },
         ingress::is_within,
         keys,
@@ -242,8 +243,26 @@ impl OrderView<'_> {
         Ok(self.ask(host, request))
     }
 
-    /// The order is made: its record is written down before it is added.
-    pub(super) fn to_record(
+    /// The order is made: it has to be proved, unless the server needs no proof.
+    pub(super) fn ordered_by_dns(
+        &self,
+        host: &str,
+        place: &DnsPlace,
+        url: String,
+        challenge: Option<(String, String)>,
+    ) -> Result<CertificateStep, IssuingError> {
+        let Some((_, value)) = challenge else {
+            return self.ready(host, url);
+        };
+        if !is_token(&value) {
+            let failure = AcmeFailure::refused("the challenge has no usable token");
+            return self.failed(host, &failure);
+        }
+        self.to_record(host, place, url, value)
+    }
+
+    /// The record of the order is written down before it is added.
+    fn to_record(
         &self,
         host: &str,
         place: &DnsPlace,

@@ -5,7 +5,8 @@
 
 use super::{
     AuthorityReport, ImagesRemoved, IngressReport, InstanceReport, MemberKeys, NodeReport,
-    NodeResources, OverlayPeer, OverlayReport, RefusedRoute, VolumeMoveReport,
+    NodeResources, OverlayPeer, OverlayReport, RefusedRoute, VirtualAddressReport,
+    VolumeMoveReport,
 };
 use crate::{
     api::{
@@ -59,6 +60,7 @@ impl NodeReport {
     /// # Errors
     /// [`TooManyEntries`] for lists that cannot be cut.
     pub fn keep_bounds(&mut self) -> Result<(), TooManyEntries> {
+        self.refuse_long_lists()?;
         let Self {
             node_name,
             node_uid,
@@ -69,7 +71,8 @@ impl NodeReport {
             version,
             architecture,
             addresses,
-            advertise,
+            // Refused if it is too long.
+            advertise: _,
             endpoints,
             desired_revision: _,
             user_indexes,
@@ -95,18 +98,6 @@ impl NodeReport {
             ingress,
             virtual_addresses,
         } = self;
-        let lists = [
-            ("workloadInstances", workload_instances.len()),
-            ("addresses", addresses.len()),
-            ("advertise", advertise.len()),
-            ("endpoints", endpoints.len()),
-            ("peers", overlay_network.peers.len()),
-            ("conditions", conditions.len()),
-        ];
-        let long = lists.into_iter().find(|(_, length)| *length > MAX_ENTRIES);
-        if let Some((list, entries)) = long {
-            return Err(TooManyEntries { list, entries });
-        }
         words([node_name, node_uid, version, architecture, runtime]);
         let MemberKeys { leader, admin, api } = member_keys;
         words([leader, admin, api]);
@@ -118,11 +109,7 @@ impl NodeReport {
         if let Some(ingress) = ingress {
             bound_ingress(ingress);
         }
-        virtual_addresses.truncate(MOST_ADDRESSES);
-        for one in virtual_addresses {
-            words([&mut one.interface]);
-            cut(&mut one.message, MAX_SENTENCE);
-        }
+        bound_virtual_addresses(virtual_addresses);
         authorities.truncate(MAX_AUTHORITIES);
         authorities.iter_mut().for_each(bound_authority);
         words(addresses.iter_mut().chain(endpoints));
@@ -150,15 +137,45 @@ impl NodeReport {
         if let Some(removed) = images_removed {
             bound_images(removed);
         }
-        workload_instances.iter_mut().for_each(bound_instance);
-        let words = workload_instances.iter_mut().map(|instance| InstanceTexts {
-            message: &mut instance.message,
-            conditions: &mut instance.conditions,
-            containers: &mut instance.containers,
-        });
-        shorten_words(words.collect(), MAX_WORDS);
+        bound_instances(workload_instances);
         Ok(())
     }
+
+    /// Refuses lists that cannot be cut.
+    fn refuse_long_lists(&self) -> Result<(), TooManyEntries> {
+        let lists = [
+            ("workloadInstances", self.workload_instances.len()),
+            ("addresses", self.addresses.len()),
+            ("advertise", self.advertise.len()),
+            ("endpoints", self.endpoints.len()),
+            ("peers", self.overlay_network.peers.len()),
+            ("conditions", self.conditions.len()),
+        ];
+        let long = lists.into_iter().find(|(_, length)| *length > MAX_ENTRIES);
+        match long {
+            Some((list, entries)) => Err(TooManyEntries { list, entries }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn bound_virtual_addresses(addresses: &mut Vec<VirtualAddressReport>) {
+    addresses.truncate(MOST_ADDRESSES);
+    for one in addresses {
+        words([&mut one.interface]);
+        cut(&mut one.message, MAX_SENTENCE);
+    }
+}
+
+/// Cuts the texts about each instance, and then those about all of them.
+fn bound_instances(instances: &mut [InstanceReport]) {
+    instances.iter_mut().for_each(bound_instance);
+    let words = instances.iter_mut().map(|instance| InstanceTexts {
+        message: &mut instance.message,
+        conditions: &mut instance.conditions,
+        containers: &mut instance.containers,
+    });
+    shorten_words(words.collect(), MAX_WORDS);
 }
 
 fn bound_ingress(report: &mut IngressReport) {
