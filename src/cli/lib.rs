@@ -60,6 +60,7 @@ use std::{cell::OnceCell, ffi::OsString};
 use clap::Parser;
 
 use args::{KatcallArgs, KatcallCommand};
+use commands::{changing, cluster, complete, data, reading, sessions};
 use console::Console;
 use errors::CliError;
 use kat_client::Client;
@@ -151,6 +152,7 @@ async fn dispatch(
     console: &Console,
     seen: &OnceCell<Client>,
 ) -> Result<u8, CliError> {
+    use KatcallCommand as Command;
     let KatcallArgs { global, command } = arguments;
     let session = || -> Result<CliSession<'_>, CliError> {
         if let Some(warning) = connect::warning(&global) {
@@ -161,148 +163,72 @@ async fn dispatch(
         Ok(CliSession { client, console })
     };
     match command {
-        KatcallCommand::Apply(arguments) => {
-            return crate::commands::changing::apply::run(&session, console, &arguments).await;
+        Command::Apply(arguments) => {
+            return changing::apply::run(&session, console, &arguments).await;
         }
-        KatcallCommand::Plan(arguments) => {
-            return crate::commands::changing::plan::run(&session, console, &arguments).await;
+        Command::Plan(arguments) => {
+            return changing::plan::run(&session, console, &arguments).await;
         }
-        KatcallCommand::Run(arguments) => {
-            return crate::commands::changing::run::run(&session, console, &arguments).await;
+        Command::Run(arguments) => {
+            return changing::run::run(&session, console, &arguments).await;
         }
-        KatcallCommand::New(arguments) => crate::commands::changing::run::new(console, &arguments)?,
-        KatcallCommand::Diff(arguments) => {
-            return crate::commands::changing::diff::run(&session, console, &arguments).await;
+        Command::New(arguments) => changing::run::new(console, &arguments)?,
+        Command::Diff(arguments) => {
+            return changing::diff::run(&session, console, &arguments).await;
         }
-        KatcallCommand::Export(arguments) => {
-            crate::commands::changing::export::run(&session()?, &arguments).await?
+        Command::Export(arguments) => changing::export::run(&session()?, &arguments).await?,
+        Command::Edit(arguments) => return changing::edit::run(&session()?, &arguments).await,
+        Command::Get(arguments) => reading::get::run(&session()?, &arguments).await?,
+        Command::Describe(arguments) => reading::describe::run(&session()?, &arguments).await?,
+        Command::Ps(arguments) => reading::get::instances(&session()?, arguments).await?,
+        Command::Events(arguments) => reading::get::list_events(&session()?, arguments).await?,
+        Command::Why(arguments) => reading::why::run(&session()?, &arguments).await?,
+        Command::Logs(arguments) => sessions::logs::run(&session()?, &arguments).await?,
+        Command::Exec(arguments) => return sessions::exec::run(&session()?, &arguments).await,
+        Command::Top(arguments) => reading::top::run(&session()?, &arguments).await?,
+        Command::Cp(arguments) => sessions::cp::run(&session()?, &arguments).await?,
+        Command::PortForward(arguments) => {
+            sessions::port_forward::run(&session()?, &arguments).await?
         }
-        KatcallCommand::Edit(arguments) => {
-            return crate::commands::changing::edit::run(&session()?, &arguments).await;
+        Command::Delete(arguments) => changing::delete::run(&session()?, &arguments).await?,
+        Command::Rollback(arguments) => {
+            changing::rollout::rollback(&session()?, &arguments).await?
         }
-        KatcallCommand::Get(arguments) => {
-            crate::commands::reading::get::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Describe(arguments) => {
-            crate::commands::reading::describe::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Ps(arguments) => {
-            crate::commands::reading::get::instances(&session()?, arguments).await?
-        }
-        KatcallCommand::Events(arguments) => {
-            crate::commands::reading::get::list_events(&session()?, arguments).await?
-        }
-        KatcallCommand::Why(arguments) => {
-            crate::commands::reading::why::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Logs(arguments) => {
-            crate::commands::sessions::logs::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Exec(arguments) => {
-            return crate::commands::sessions::exec::run(&session()?, &arguments).await;
-        }
-        KatcallCommand::Top(arguments) => {
-            crate::commands::reading::top::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Cp(arguments) => {
-            crate::commands::sessions::cp::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::PortForward(arguments) => {
-            crate::commands::sessions::port_forward::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Delete(arguments) => {
-            crate::commands::changing::delete::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Rollback(arguments) => {
-            crate::commands::changing::rollout::rollback(&session()?, &arguments).await?
-        }
-        KatcallCommand::History(arguments) => {
-            crate::commands::changing::rollout::history(&session()?, &arguments).await?
-        }
-        KatcallCommand::Rollout(arguments) => {
-            crate::commands::changing::rollout::rollout(&session()?, &arguments).await?
-        }
-        KatcallCommand::Restart(arguments) => {
-            crate::commands::changing::rollout::restart(&session()?, &arguments).await?
-        }
-        KatcallCommand::Scale(arguments) => {
-            crate::commands::changing::rollout::scale(&session()?, &arguments).await?
-        }
-        KatcallCommand::Stop(arguments) => {
-            crate::commands::changing::rollout::stop(&session()?, &arguments).await?
-        }
-        KatcallCommand::Start(arguments) => {
-            crate::commands::changing::rollout::start(&session()?, &arguments).await?
-        }
-        KatcallCommand::Job(arguments) => {
-            return crate::commands::changing::job::run(&session()?, &arguments).await;
-        }
-        KatcallCommand::Status => {
+        Command::History(arguments) => changing::rollout::history(&session()?, &arguments).await?,
+        Command::Rollout(arguments) => changing::rollout::rollout(&session()?, &arguments).await?,
+        Command::Restart(arguments) => changing::rollout::restart(&session()?, &arguments).await?,
+        Command::Scale(arguments) => changing::rollout::scale(&session()?, &arguments).await?,
+        Command::Stop(arguments) => changing::rollout::stop(&session()?, &arguments).await?,
+        Command::Start(arguments) => changing::rollout::start(&session()?, &arguments).await?,
+        Command::Job(arguments) => return changing::job::run(&session()?, &arguments).await,
+        Command::Status => {
             let namespace = connect::default_namespace(&global);
             let session = session()?;
             let own = connect::own_agent(&global);
             let own = own.as_ref();
-            return crate::commands::reading::status::run(&session, own, &namespace).await;
+            return reading::status::run(&session, own, &namespace).await;
         }
-        KatcallCommand::Create(arguments) => {
-            crate::commands::changing::create::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Namespace(arguments) => {
-            crate::commands::changing::quota::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Drain(arguments) => {
-            crate::commands::cluster::drain::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Volume(arguments) => {
-            crate::commands::data::volume_move::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Cordon(arguments) => {
-            crate::commands::cluster::node::cordon(&session()?, &arguments).await?
-        }
-        KatcallCommand::Uncordon(arguments) => {
-            crate::commands::cluster::node::uncordon(&session()?, &arguments).await?
-        }
-        KatcallCommand::Label(arguments) => {
-            crate::commands::cluster::node::label(&session()?, &arguments).await?
-        }
-        KatcallCommand::Taint(arguments) => {
-            crate::commands::cluster::node::taint(&session()?, &arguments).await?
-        }
-        KatcallCommand::Set(arguments) => {
-            crate::commands::changing::rollout::set(&session()?, &arguments).await?
-        }
-        KatcallCommand::Registry(arguments) => {
-            crate::commands::data::registry::run(&session, &arguments).await?
-        }
-        KatcallCommand::Ca(arguments) => {
-            crate::commands::cluster::authorities::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Token(arguments) => {
-            crate::commands::cluster::token::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Wait(arguments) => {
-            crate::commands::changing::wait_for::run(&session()?, &arguments).await?
-        }
-        KatcallCommand::Secret(arguments) => {
-            crate::commands::data::secret::run(&session, &arguments).await?
-        }
-        KatcallCommand::Explain(arguments) => {
-            crate::commands::reading::explain::run(console, &arguments)?
-        }
-        KatcallCommand::Config(arguments) => {
-            crate::commands::cluster::config::run(&session, &arguments).await?
-        }
-        KatcallCommand::Context(arguments) => context::run(console, &arguments)?,
-        KatcallCommand::Completion(arguments) => {
-            crate::commands::cluster::generate::completion(console, &arguments)?
-        }
-        KatcallCommand::Complete(arguments) => {
-            crate::commands::complete::run(console, &arguments).await?
-        }
-        KatcallCommand::Man(arguments) => crate::commands::cluster::generate::man(&arguments)?,
-        KatcallCommand::Version(arguments) => {
-            crate::commands::reading::version::run(&global, console, &arguments).await?
-        }
+        Command::Create(arguments) => changing::create::run(&session()?, &arguments).await?,
+        Command::Namespace(arguments) => changing::quota::run(&session()?, &arguments).await?,
+        Command::Drain(arguments) => cluster::drain::run(&session()?, &arguments).await?,
+        Command::Volume(arguments) => data::volume_move::run(&session()?, &arguments).await?,
+        Command::Cordon(arguments) => cluster::node::cordon(&session()?, &arguments).await?,
+        Command::Uncordon(arguments) => cluster::node::uncordon(&session()?, &arguments).await?,
+        Command::Label(arguments) => cluster::node::label(&session()?, &arguments).await?,
+        Command::Taint(arguments) => cluster::node::taint(&session()?, &arguments).await?,
+        Command::Set(arguments) => changing::rollout::set(&session()?, &arguments).await?,
+        Command::Registry(arguments) => data::registry::run(&session, &arguments).await?,
+        Command::Ca(arguments) => cluster::authorities::run(&session()?, &arguments).await?,
+        Command::Token(arguments) => cluster::token::run(&session()?, &arguments).await?,
+        Command::Wait(arguments) => changing::wait_for::run(&session()?, &arguments).await?,
+        Command::Secret(arguments) => data::secret::run(&session, &arguments).await?,
+        Command::Explain(arguments) => reading::explain::run(console, &arguments)?,
+        Command::Config(arguments) => cluster::config::run(&session, &arguments).await?,
+        Command::Context(arguments) => context::run(console, &arguments)?,
+        Command::Completion(arguments) => cluster::generate::completion(console, &arguments)?,
+        Command::Complete(arguments) => complete::run(console, &arguments).await?,
+        Command::Man(arguments) => cluster::generate::man(&arguments)?,
+        Command::Version(arguments) => reading::version::run(&global, console, &arguments).await?,
     }
     Ok(0)
 }

@@ -18,8 +18,9 @@ use std::{
 
 use tokio::{
     net::UnixListener,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::watch,
+    task::JoinSet,
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
@@ -48,12 +49,16 @@ use crate::{
         enforcement::{self, EnforcedIsolation},
         refusals,
     },
-    nftables::{firewall::Firewall, rule_changes, service_addresses::ServiceBalancer},
+    nftables::{
+        firewall::Firewall,
+        rule_changes::{self, RulesetChanges},
+        service_addresses::ServiceBalancer,
+    },
     overlay::{announce::sockets::Announcer, kat0::OverlayLink, peers::PeerKeeper},
     silent_peers::{
         exclusion::{self, Excluded},
         probes::RawProbes,
-        watcher::{OwedAnswers, PeerWatcher},
+        watcher::{OwedAnswers, PeerWatcher, RunningWireGuard},
     },
     state_files::{StateFiles, StateFilesSnapshot},
     virtual_addresses::keeper::{AddressKeeper, AddressKeeperConfig},
@@ -173,8 +178,8 @@ impl NetworkServiceConfig {
 /// # Errors
 /// The service could not start. Later errors are logged, shown in the status and retried.
 pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(ServiceError::Signal)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServiceError::Signal)?;
+    let terminate = signal(SignalKind::terminate()).map_err(ServiceError::Signal)?;
+    let interrupt = signal(SignalKind::interrupt()).map_err(ServiceError::Signal)?;
     if let Some(root) = &config.root {
         rebuild_unit_links(root);
     }
@@ -184,169 +189,272 @@ pub async fn run(config: NetworkServiceConfig) -> Result<(), ServiceError> {
     })?;
     let links = Links::open()?;
     let files = StateFiles::open(&config.folder);
-    let cancel = config.cancel;
-    let attachments = Attachments::new(
-        Arc::clone(&files),
-        links.clone(),
-        Arc::clone(&config.cgroups),
-        Arc::clone(&config.processes),
-    );
-    let fence = DeadlineFence::new(FenceSources {
+    let mut tasks = ServiceTasks::new(config.cancel);
+    let enforced = watch::Sender::new(EnforcedIsolation::default());
+    let sources = FenceSources {
         files: Arc::clone(&files),
         deadlines: config.deadlines,
         journal: JOURNAL_SOCKET.into(),
         clock: Arc::new(|| BootTime::from(clock::since_boot())),
         cgroups: config.cgroups,
         processes: config.processes,
-    });
-    let enforced = watch::Sender::new(EnforcedIsolation::default());
-    let hook = HookServer::new(
-        Arc::clone(&files),
-        Arc::clone(&attachments),
-        Arc::clone(&fence),
-        enforced.subscribe(),
-    );
-    let mut tasks = tokio::task::JoinSet::new();
-    let pulses = LoopPulses::default();
-    let pulse = pulses.watch("hook socket");
-    tasks.spawn(hook.serve(listener, pulse, cancel.clone()));
-    tasks.spawn(fence.watch(pulses.watch("fence"), cancel.clone()));
-    tasks.spawn(Arc::clone(&files).watch(cancel.clone()));
+    };
+    let attachments = tasks.serve_hook(listener, sources, links.clone(), enforced.subscribe());
+    let followed = Arc::clone(&files);
+    tasks.add_unwatched(|cancel| followed.watch(cancel));
     if let Some(report) = config.address_report {
-        let (keeper, statements) = AddressKeeper::new(AddressKeeperConfig {
-            files: files.subscribe(),
-            links: links.clone(),
-            report,
-            release: config.address_release,
-            clock: Arc::new(|| BootTime::from(clock::since_boot())),
-        });
-        let pulse = pulses.watch("virtual addresses");
-        tasks.spawn(keeper.run(statements, pulse, cancel.clone()));
+        tasks.hold_addresses(&files, links.clone(), report, config.address_release);
     }
     let overlay = config.overlay.unwrap_or_else(|| OverlayLink::new(links));
     let announcer = Arc::new(Announcer::default());
-    tasks.spawn(Arc::clone(&announcer).listen(cancel.clone()));
     let heard = Arc::clone(&announcer);
-    // Silent peers are left out of what the balancer and DNS read.
-    let (exclusions, excluded) = watch::channel(Excluded::default());
-    if let Some(report) = &config.report {
-        let path = report.with_file_name(SILENT_PEERS_NAME);
-        tasks.spawn(exclusion::publish(excluded.clone(), path, cancel.clone()));
-    }
-    let filtered = watch::Sender::new(files.current());
-    let reachable = filtered.subscribe();
-    tasks.spawn(exclusion::filter_files(
-        files.subscribe(),
-        excluded,
-        filtered,
-        cancel.clone(),
-    ));
-    let probes = Arc::new(RawProbes::default());
-    tasks.spawn(Arc::clone(&probes).serve(cancel.clone()));
-    let (running, wireguard) = watch::channel(None);
-    let (owed, owed_answers) = watch::channel(OwedAnswers::default());
-    let watcher = PeerWatcher {
-        folder: config.folder.clone(),
-        probes,
-        wireguard,
-        files: files.subscribe(),
-        excluded: exclusions,
-        owed,
-    };
-    tasks.spawn(watcher.watch(pulses.watch("silent peers"), cancel.clone()));
-    let peers = PeerKeeper::new(config.folder, announcer, config.report, owed_answers);
-    let foreign = watch::Sender::default();
-    let firewall = Arc::new(Firewall::installed());
-    let restoring = Arc::clone(&firewall).restore_after_changes(
-        foreign.subscribe(),
-        pulses.watch("firewall"),
-        cancel.clone(),
-    );
-    tasks.spawn(restoring);
-    // The balancer runs in its own task, since rounds may wait for the resolution of other
-    // machines' names.
-    let (trouble, services) = watch::channel(None);
-    let pulse = pulses.watch("refused connections");
-    tasks.spawn(refusals::follow_refusals(
-        enforced.subscribe(),
-        config.isolation_report,
-        pulse,
-        cancel.clone(),
-    ));
-    let pulse = pulses.watch("service addresses");
-    let known = watch::Sender::new(files.current());
-    let known_names = known.subscribe();
-    tasks.spawn(enforcement::pass_on_known(
-        reachable.clone(),
-        enforced.subscribe(),
-        known,
-        cancel.clone(),
-    ));
-    let balancing = ServiceBalancer::installed(enforced).follow_files(
+    let WatchedPeers {
+        peers,
         reachable,
-        foreign.subscribe(),
-        trouble,
-        pulse,
-        cancel.clone(),
-    );
-    tasks.spawn(balancing);
-    let pulse = pulses.watch("changes of rules");
-    tasks.spawn(rule_changes::follow_ruleset_changes(
+        running,
+    } = tasks.watch_peers(&files, announcer, config.folder, config.report);
+    let foreign = watch::Sender::default();
+    let firewall = tasks.restore_firewall(foreign.subscribe());
+    let BalancedServices { trouble, known } = tasks.balance_services(
+        &files,
+        reachable,
+        enforced,
         foreign,
-        pulse,
-        cancel.clone(),
-    ));
+        config.isolation_report,
+    );
     let (announcement, wanted) = watch::channel(None);
     if let Some(tell) = config.resolved {
-        tasks.spawn(resolved::announce_until_cancelled(
-            tell,
-            wanted,
-            cancel.clone(),
-        ));
+        tasks.add_unwatched(|cancel| resolved::announce_until_cancelled(tell, wanted, cancel));
     }
     let reconciler = Reconciler::new(
         attachments,
         overlay,
         firewall,
         peers,
-        services,
+        trouble,
         announcement,
         running,
     );
-    let pulse = pulses.watch("reconciliation");
     let names = DnsSupervisor {
         server: config.dns,
-        snapshots: known_names,
+        snapshots: known,
         running: None,
     };
-    let keeping = reconcile_until_cancelled(reconciler, files, heard, names, pulse, cancel.clone());
-    tasks.spawn(keeping);
+    tasks.add("reconciliation", |pulse, cancel| {
+        reconcile_until_cancelled(reconciler, files, heard, names, pulse, cancel)
+    });
     notify(&[sd_notify::NotifyState::Ready]);
+    tasks.supervise(terminate, interrupt).await;
+    Ok(())
+}
 
-    let mut watchdog = watchdog();
-    loop {
-        tokio::select! {
-            () = cancel.cancelled() => break,
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
-            Some(ended) = tasks.join_next() => {
-                if let Err(error) = ended && error.is_panic() {
-                    // A restart by systemd is better than an incomplete service.
-                    tracing::error!("a part of the service broke: {error}");
-                    cancel.cancel();
-                }
-            }
-            _ = watchdog.tick() => match pulses.stalled() {
-                None => notify(&[sd_notify::NotifyState::Watchdog]),
-                Some(name) => tracing::error!("{name} hangs; the watchdog is no longer notified"),
-            }
+/// The parts of the service that run beside each other.
+struct ServiceTasks {
+    tasks: JoinSet<()>,
+    pulses: LoopPulses,
+    cancel: CancellationToken,
+}
+
+/// What the loops about peers share with the rounds.
+struct WatchedPeers {
+    peers: PeerKeeper,
+    /// The agent's files without silent peers.
+    reachable: watch::Receiver<Arc<StateFilesSnapshot>>,
+    /// Where the rounds put the WireGuard of `kat0`.
+    running: watch::Sender<RunningWireGuard>,
+}
+
+struct BalancedServices {
+    /// The present error of the service addresses.
+    trouble: watch::Receiver<Option<String>>,
+    /// The agent's files with what the enforced isolation covers, for DNS.
+    known: watch::Receiver<Arc<StateFilesSnapshot>>,
+}
+
+impl ServiceTasks {
+    fn new(cancel: CancellationToken) -> Self {
+        Self {
+            tasks: JoinSet::new(),
+            pulses: LoopPulses::default(),
+            cancel,
         }
     }
-    notify(&[sd_notify::NotifyState::Stopping]);
-    cancel.cancel();
-    let end = async { while tasks.join_next().await.is_some() {} };
-    let _ = timeout(Duration::from_secs(5), end).await;
-    Ok(())
+
+    /// Adds a loop. It has a pulse of this name, without which the watchdog ends the service.
+    fn add<F: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        name: &'static str,
+        task: impl FnOnce(LoopPulse, CancellationToken) -> F,
+    ) {
+        let pulse = self.pulses.watch(name);
+        self.tasks.spawn(task(pulse, self.cancel.clone()));
+    }
+
+    fn add_unwatched<F: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        task: impl FnOnce(CancellationToken) -> F,
+    ) {
+        self.tasks.spawn(task(self.cancel.clone()));
+    }
+
+    /// Serves the containers' hook, and ends instances at their deadlines.
+    fn serve_hook(
+        &mut self,
+        listener: UnixListener,
+        sources: FenceSources,
+        links: Links,
+        enforced: watch::Receiver<EnforcedIsolation>,
+    ) -> Arc<Attachments> {
+        let files = Arc::clone(&sources.files);
+        let attachments = Attachments::new(
+            Arc::clone(&files),
+            links,
+            Arc::clone(&sources.cgroups),
+            Arc::clone(&sources.processes),
+        );
+        let fence = DeadlineFence::new(sources);
+        let hook = HookServer::new(
+            files,
+            Arc::clone(&attachments),
+            Arc::clone(&fence),
+            enforced,
+        );
+        self.add("hook socket", |pulse, cancel| {
+            hook.serve(listener, pulse, cancel)
+        });
+        self.add("fence", |pulse, cancel| fence.watch(pulse, cancel));
+        attachments
+    }
+
+    fn hold_addresses(
+        &mut self,
+        files: &StateFiles,
+        links: Links,
+        report: PathBuf,
+        release: PathBuf,
+    ) {
+        let (keeper, statements) = AddressKeeper::new(AddressKeeperConfig {
+            files: files.subscribe(),
+            links,
+            report,
+            release,
+            clock: Arc::new(|| BootTime::from(clock::since_boot())),
+        });
+        self.add("virtual addresses", |pulse, cancel| {
+            keeper.run(statements, pulse, cancel)
+        });
+    }
+
+    /// Listens to the peers' announcements, and watches which peers are silent: the balancer and DNS
+    /// read the files without these.
+    fn watch_peers(
+        &mut self,
+        files: &StateFiles,
+        announcer: Arc<Announcer>,
+        folder: PathBuf,
+        report: Option<PathBuf>,
+    ) -> WatchedPeers {
+        let listening = Arc::clone(&announcer);
+        self.add_unwatched(|cancel| listening.listen(cancel));
+        let (exclusions, excluded) = watch::channel(Excluded::default());
+        if let Some(report) = &report {
+            let (path, excluded) = (report.with_file_name(SILENT_PEERS_NAME), excluded.clone());
+            self.add_unwatched(|cancel| exclusion::publish(excluded, path, cancel));
+        }
+        let filtered = watch::Sender::new(files.current());
+        let reachable = filtered.subscribe();
+        let read = files.subscribe();
+        self.add_unwatched(|cancel| exclusion::filter_files(read, excluded, filtered, cancel));
+        let probes = Arc::new(RawProbes::default());
+        let served = Arc::clone(&probes);
+        self.add_unwatched(|cancel| served.serve(cancel));
+        let (running, wireguard) = watch::channel(None);
+        let (owed, owed_answers) = watch::channel(OwedAnswers::default());
+        let watcher = PeerWatcher {
+            folder: folder.clone(),
+            probes,
+            wireguard,
+            files: files.subscribe(),
+            excluded: exclusions,
+            owed,
+        };
+        self.add("silent peers", |pulse, cancel| watcher.watch(pulse, cancel));
+        WatchedPeers {
+            peers: PeerKeeper::new(folder, announcer, report, owed_answers),
+            reachable,
+            running,
+        }
+    }
+
+    /// Keeps the firewall's table when another program changes it.
+    fn restore_firewall(&mut self, foreign: watch::Receiver<RulesetChanges>) -> Arc<Firewall> {
+        let firewall = Arc::new(Firewall::installed());
+        let restored = Arc::clone(&firewall);
+        self.add("firewall", |pulse, cancel| {
+            restored.restore_after_changes(foreign, pulse, cancel)
+        });
+        firewall
+    }
+
+    /// Balances the service addresses and enforces isolation, in a task of its own, since rounds may
+    /// wait for the resolution of other machines' names. `foreign` gets the changes of rules by other
+    /// programs.
+    fn balance_services(
+        &mut self,
+        files: &StateFiles,
+        reachable: watch::Receiver<Arc<StateFilesSnapshot>>,
+        enforced: watch::Sender<EnforcedIsolation>,
+        foreign: watch::Sender<RulesetChanges>,
+        isolation_report: Option<PathBuf>,
+    ) -> BalancedServices {
+        let (trouble_now, trouble) = watch::channel(None);
+        let refusing = enforced.subscribe();
+        self.add("refused connections", |pulse, cancel| {
+            refusals::follow_refusals(refusing, isolation_report, pulse, cancel)
+        });
+        let known_now = watch::Sender::new(files.current());
+        let known = known_now.subscribe();
+        let (snapshots, covering) = (reachable.clone(), enforced.subscribe());
+        self.add_unwatched(|cancel| {
+            enforcement::pass_on_known(snapshots, covering, known_now, cancel)
+        });
+        let balancer = ServiceBalancer::installed(enforced);
+        let changes = foreign.subscribe();
+        self.add("service addresses", |pulse, cancel| {
+            balancer.follow_files(reachable, changes, trouble_now, pulse, cancel)
+        });
+        self.add("changes of rules", |pulse, cancel| {
+            rule_changes::follow_ruleset_changes(foreign, pulse, cancel)
+        });
+        BalancedServices { trouble, known }
+    }
+
+    /// Runs until a signal or the cancellation, and ends the tasks.
+    async fn supervise(mut self, mut terminate: Signal, mut interrupt: Signal) {
+        let mut watchdog = watchdog();
+        loop {
+            tokio::select! {
+                () = self.cancel.cancelled() => break,
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                Some(ended) = self.tasks.join_next() => {
+                    if let Err(error) = ended && error.is_panic() {
+                        // A restart by systemd is better than an incomplete service.
+                        tracing::error!("a part of the service broke: {error}");
+                        self.cancel.cancel();
+                    }
+                }
+                _ = watchdog.tick() => match self.pulses.stalled() {
+                    None => notify(&[sd_notify::NotifyState::Watchdog]),
+                    Some(name) => tracing::error!("{name} hangs; the watchdog is no longer notified"),
+                }
+            }
+        }
+        notify(&[sd_notify::NotifyState::Stopping]);
+        self.cancel.cancel();
+        let end = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = timeout(Duration::from_secs(5), end).await;
+    }
 }
 
 /// Repeats rounds: at every change of the files, and periodically.

@@ -39,11 +39,12 @@ use kat_host::{
 };
 use kat_render::Renderer;
 use kat_store::{EtcdStore, StoreError, etcd_admin};
-use kat_systemd::{ManagerSource, Managers};
+use kat_systemd::{ManagerSource, Managers, UnitManager};
 use kat_types::{
     api::{Connection, Scope},
     encoding::json,
     machine::network::{PeerMachines, node_subnet},
+    resource::AgentConfig,
 };
 
 /// Longest wait for etcd to serve after its start.
@@ -115,41 +116,15 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
     restart_journal(system.as_ref()).await?;
 
     say("making the cluster's authorities and this machine's certificates");
-    let etcd_group = Users::new()
-        .accounts()?
-        .group(kat_render::ETCD_USER)
-        .map(|group| group.gid);
-    let keys = MachineKeys::new(Some(
-        etcd_group.context("the group of etcd's user was not made")?,
-    ));
+    let keys = MachineKeys::new(Some(etcd_group()?));
     let recovery = keys.ensure_authorities(&identity.cluster_uid, now)?;
     keys.renew(&identity, &ClusterCache::default(), now)?;
 
     say("bringing up the overlay");
-    let public_key = ensure_wireguard_key()?;
-    let nobody = PeerMachines {
-        schema: 1,
-        ..PeerMachines::default()
-    };
-    write_network(&identity, &config, &nobody)?;
-    for unit in ["kat-net.socket", "kat-net.service"] {
-        system.enable(unit).await?;
-        start(system.as_ref(), unit).await?;
-    }
-    overlay::wait_for_address(identity.overlay_address().into(), OVERLAY_LIMIT)
-        .await
-        .context("kat0 did not come up; `journalctl -u kat-net -u kat-wg` says why")?;
+    let public_key = bring_up_overlay(&identity, &config, system.as_ref()).await?;
 
     say("starting etcd");
-    write_host_file(&host_files::etcd(
-        &renderer,
-        &identity,
-        &ClusterCache::default(),
-    )?)?;
-    system.reload().await?;
-    start(system.as_ref(), host_files::ETCD).await?;
-    let store = stores::leader(&identity, &keys, &ClusterCache::default()).await?;
-    wait_for_etcd(&store).await?;
+    let store = start_etcd(&identity, &keys, &renderer, system.as_ref()).await?;
 
     say("writing the cluster's first keys");
     let token = new_token(Scope::Admin, "init", now, None)?;
@@ -168,19 +143,98 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
         authorities: keys.present_keys()?,
         token: (token.id, token.record),
     };
-    if !bootstrap::write(&store, &beginnings, now).await? {
+    write_first_keys(&store, &beginnings, now).await?;
+    write_own_files(&identity, &keys, token.token)?;
+
+    say("starting kat-agent");
+    start_agent(system.as_ref()).await?;
+    wait_ready(&identity, READY_LIMIT).await?;
+    say(&format!(
+        "machine {node} is Ready and leads the cluster {}\n\n  katcall status\n  katcall apply -f DIR --wait\n  katcall token create --join      # for the next machine",
+        identity.cluster.metadata.name
+    ));
+    say(&format!(
+        "\nThe recovery key of this cluster opens its backups when its machines are gone. Write it down, and\nkeep it away from them. On a machine that holds the store `sudo kat-agent recovery-key` shows it\nagain:\n\n  {}",
+        recovery.reveal()
+    ));
+    Ok(())
+}
+
+fn etcd_group() -> anyhow::Result<u32> {
+    let etcd_group = Users::new()
+        .accounts()?
+        .group(kat_render::ETCD_USER)
+        .map(|group| group.gid);
+    etcd_group.context("the group of etcd's user was not made")
+}
+
+/// Returns the machine's public WireGuard key, base64.
+async fn bring_up_overlay(
+    identity: &MachineIdentity,
+    config: &AgentConfig,
+    system: &dyn UnitManager,
+) -> anyhow::Result<String> {
+    let public_key = ensure_wireguard_key()?;
+    let nobody = PeerMachines {
+        schema: 1,
+        ..PeerMachines::default()
+    };
+    write_network(identity, config, &nobody)?;
+    for unit in ["kat-net.socket", "kat-net.service"] {
+        system.enable(unit).await?;
+        start(system, unit).await?;
+    }
+    overlay::wait_for_address(identity.overlay_address().into(), OVERLAY_LIMIT)
+        .await
+        .context("kat0 did not come up; `journalctl -u kat-net -u kat-wg` says why")?;
+    Ok(public_key)
+}
+
+async fn start_etcd(
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    renderer: &Renderer,
+    system: &dyn UnitManager,
+) -> anyhow::Result<EtcdStore> {
+    write_host_file(&host_files::etcd(
+        renderer,
+        identity,
+        &ClusterCache::default(),
+    )?)?;
+    system.reload().await?;
+    start(system, host_files::ETCD).await?;
+    let store = stores::leader(identity, keys, &ClusterCache::default()).await?;
+    wait_for_etcd(&store).await?;
+    Ok(store)
+}
+
+/// Writes the cluster into the empty store, and makes etcd's users and roles.
+async fn write_first_keys(
+    store: &EtcdStore,
+    beginnings: &InitialStoreValues<'_>,
+    now: Timestamp,
+) -> anyhow::Result<()> {
+    if !bootstrap::write(store, beginnings, now).await? {
         bail!("etcd already holds a cluster; `kat-agent reset` removes it from this machine");
     }
-    etcd_admin::bootstrap_auth(&store, &node, &[])
+    etcd_admin::bootstrap_auth(store, &beginnings.identity.node, &[])
         .await
-        .context("etcd's users and roles")?;
+        .context("etcd's users and roles")
+}
 
+/// Writes the administrator's connection to the cluster, and last the identity: with it the machine
+/// belongs to the cluster.
+fn write_own_files(
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    token: String,
+) -> anyhow::Result<()> {
     let connection = Connection {
         cluster: identity.cluster.metadata.name.clone(),
         cluster_uid: identity.cluster_uid.clone(),
-        endpoints: api_endpoints(&identity),
+        endpoints: api_endpoints(identity),
         ca: keys.cluster_authority()?,
-        token: token.token,
+        token,
         namespace: None,
         api_name_required: true,
     };
@@ -192,25 +246,17 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
     )?;
     files::write_atomic(
         Path::new(paths::IDENTITY),
-        &json::pretty(paths::IDENTITY, &identity)?,
+        &json::pretty(paths::IDENTITY, identity)?,
         FileAccess::mode(0o600),
     )?;
+    Ok(())
+}
 
-    say("starting kat-agent");
+async fn start_agent(system: &dyn UnitManager) -> anyhow::Result<()> {
     system.enable("kat-agent.service").await?;
     // Enabling changes links that the manager has read already.
     system.reload().await?;
-    start(system.as_ref(), "kat-agent.service").await?;
-    wait_ready(&identity, READY_LIMIT).await?;
-    say(&format!(
-        "machine {node} is Ready and leads the cluster {}\n\n  katcall status\n  katcall apply -f DIR --wait\n  katcall token create --join      # for the next machine",
-        identity.cluster.metadata.name
-    ));
-    say(&format!(
-        "\nThe recovery key of this cluster opens its backups when its machines are gone. Write it down, and\nkeep it away from them. On a machine that holds the store `sudo kat-agent recovery-key` shows it\nagain:\n\n  {}",
-        recovery.reveal()
-    ));
-    Ok(())
+    start(system, "kat-agent.service").await
 }
 
 /// Waits until etcd serves; at this point it has neither users nor keys.

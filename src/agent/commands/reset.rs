@@ -78,6 +78,72 @@ pub(crate) async fn run(
     if !rustix::process::geteuid().is_root() {
         bail!("this needs root: run it with sudo");
     }
+    let joined = drain_or_confirm(say, drain_first, go_on).await?;
+    let managers: Arc<dyn ManagerSource> = Arc::new(Managers::new());
+    let system = managers.system();
+    let mut failures = ResetFailures::default();
+
+    say("stopping kat-agent");
+    stop_agent(system.as_ref(), say).await?;
+
+    say("stopping and removing the workloads of this machine");
+    let tools = Arc::new(tools(&managers)?);
+    for uid in tools.accounts.all() {
+        failures.note(&format!("user {uid}"), remove_user(&tools, uid).await);
+    }
+
+    if let Some(identity) = joined {
+        say("telling the cluster that this machine leaves");
+        if let Err(error) = machine::leave(&identity).await {
+            say(&format!(
+                "the cluster does not know that this machine left ({error}); `katcall delete node {}` tells it",
+                identity.node
+            ));
+        }
+    }
+
+    say("removing the overlay, etcd and their files");
+    stop_units(system.as_ref(), &mut failures).await;
+    let network = network::teardown().await.map_err(Into::into);
+    failures.note("the network", network);
+    failures.note("net.ipv4.ip_forward", forwarding::restore(Path::new("/")));
+    failures.note("files", remove_files());
+    failures.note("systemd", system.reload().await.map_err(Into::into));
+    // Its user's, and kept by systemd when the instances end.
+    failures.note(
+        ingress::RUN_FOLDER,
+        remove_folder(Path::new(ingress::RUN_FOLDER)),
+    );
+    failures.note("users", remove_accounts().await);
+    failures.into_result()
+}
+
+/// What could not be removed, with the error of each.
+#[derive(Default)]
+struct ResetFailures(Vec<String>);
+
+impl ResetFailures {
+    fn note(&mut self, what: &str, result: anyhow::Result<()>) {
+        if let Err(error) = result {
+            self.0.push(format!("{what}: {error:#}"));
+        }
+    }
+
+    fn into_result(self) -> anyhow::Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        bail!("this is left:\n  {}", self.0.join("\n  "))
+    }
+}
+
+/// Drains the machine where the cluster continues without it, and asks before the cluster ends.
+/// Returns the identity with which the machine leaves the cluster; `None` where nobody is to be told.
+async fn drain_or_confirm(
+    say: StepPrinter<'_>,
+    drain_first: DrainFirst,
+    go_on: impl FnOnce(&str) -> anyhow::Result<bool>,
+) -> anyhow::Result<Option<MachineIdentity>> {
     // Without other machines with etcd the cluster ends here: nobody takes anything over, and nobody
     // is notified.
     let others = |identity: &MachineIdentity| {
@@ -106,53 +172,29 @@ pub(crate) async fn run(
             bail!("nothing was removed");
         }
     }
-    let managers: Arc<dyn ManagerSource> = Arc::new(Managers::new());
-    let system = managers.system();
-    let mut failures = Vec::new();
-    let mut note = |what: &str, result: anyhow::Result<()>| {
-        if let Err(error) = result {
-            failures.push(format!("{what}: {error:#}"));
-        }
-    };
+    Ok(joined)
+}
 
-    say("stopping kat-agent");
-    stop_agent(system.as_ref(), say).await?;
-
-    say("stopping and removing the workloads of this machine");
-    let tools = Arc::new(tools(&managers)?);
-    for uid in tools.accounts.all() {
-        note(&format!("user {uid}"), remove_user(&tools, uid).await);
-    }
-
-    if let Some(identity) = joined {
-        say("telling the cluster that this machine leaves");
-        if let Err(error) = machine::leave(&identity).await {
-            say(&format!(
-                "the cluster does not know that this machine left ({error}); `katcall delete node {}` tells it",
-                identity.node
-            ));
-        }
-    }
-
-    say("removing the overlay, etcd and their files");
+/// Stops the units of KAT other than the agent's and the workloads' own.
+async fn stop_units(system: &dyn UnitManager, failures: &mut ResetFailures) {
     // Binds of users whose account is gone; usually there are none.
     match system.list("kat-hostpath@*").await {
         Ok(units) => {
             for unit in units {
-                note(&unit, stop(system.as_ref(), &unit).await);
+                failures.note(&unit, stop(system, &unit).await);
             }
         }
-        Err(error) => note("host paths", Err(error.into())),
+        Err(error) => failures.note("host paths", Err(error.into())),
     }
     // Only an empty folder is removed: bound paths belong to the machine.
     let _ = std::fs::remove_dir(kat_types::assignment::BOUND_FOLDER);
-    note(
+    failures.note(
         ingress::SOCKET_UNIT,
-        stop(system.as_ref(), ingress::SOCKET_UNIT).await,
+        stop(system, ingress::SOCKET_UNIT).await,
     );
     for unit in ingress::INSTANCES.map(ingress::service_unit) {
-        let stopped = stop_within(system.as_ref(), &unit, INGRESS_STOP_LIMIT).await;
-        note(&unit, stopped);
+        let stopped = stop_within(system, &unit, INGRESS_STOP_LIMIT).await;
+        failures.note(&unit, stopped);
     }
     for unit in [
         "kat-etcd.service",
@@ -160,22 +202,8 @@ pub(crate) async fn run(
         "kat-net.socket",
         "kat-wg.service",
     ] {
-        note(unit, stop(system.as_ref(), unit).await);
+        failures.note(unit, stop(system, unit).await);
     }
-    note("the network", network::teardown().await.map_err(Into::into));
-    note("net.ipv4.ip_forward", forwarding::restore(Path::new("/")));
-    note("files", remove_files());
-    note("systemd", system.reload().await.map_err(Into::into));
-    // Its user's, and kept by systemd when the instances end.
-    note(
-        ingress::RUN_FOLDER,
-        remove_folder(Path::new(ingress::RUN_FOLDER)),
-    );
-    note("users", remove_accounts().await);
-    if failures.is_empty() {
-        return Ok(());
-    }
-    bail!("this is left:\n  {}", failures.join("\n  "))
 }
 
 /// What becomes of the other machines of a cluster whose store this machine alone holds; `None` where

@@ -28,7 +28,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::settings::FollowedSettings;
+use super::settings::{FollowedSettings, MachineSettings};
 use crate::service::supervisor::DesiredList;
 use kat_host::files::{self, FileAccess};
 use kat_store::{SILENCE, SURE_FOR};
@@ -176,101 +176,34 @@ pub struct PartitionFence {
     pub memory: Option<FenceMemory>,
 }
 
+/// The state of the fence between two looks at the list.
+struct FenceState {
+    /// The instances that must not run.
+    stopped: BTreeSet<String>,
+    /// When a leader started to accept reports again.
+    back: Option<Instant>,
+    /// Whether the store has confirmed the list since the boot.
+    confirmed: bool,
+    /// The deadlines that `kat-net` knows.
+    deadlines: BTreeMap<String, BootTime>,
+    reached: Option<BootTime>,
+    /// Of the last contact. It does not change with the settings: they hold for reports that were
+    /// sent after the machine had read them (`settings.rs`). That of a process before this one is
+    /// not longer than that of the disk, which a leader may have gone by meanwhile.
+    timeout: Duration,
+}
+
 impl PartitionFence {
     /// Runs until `cancel`.
     pub async fn run(mut self, cancel: CancellationToken) {
-        let mut stopped = BTreeSet::new();
-        // When a leader started to accept reports again.
-        let mut back = None;
-        let mut confirmed = self.memory.as_ref().is_some_and(FenceMemory::is_confirmed);
-        let memory = self.memory.as_ref();
-        let mut deadlines = memory.map_or_else(BTreeMap::new, FenceMemory::recall_deadlines);
-        // By the memory, since a report may have been accepted already.
-        let kept = memory.and_then(|memory| memory.recall_contact((self.clock)()));
-        let mut reached = match memory {
-            Some(_) => kept.as_ref().map(|contact| contact.reached),
-            None => *self.reached.borrow(),
-        };
         let mut followed = self.settings.subscribe();
-        // Of the last contact. It does not change with the settings: they hold for reports that were
-        // sent after the machine had read them (`settings.rs`). That of a process before this one is
-        // not longer than that of the disk, which a leader may have gone by meanwhile.
-        let kept_timeout = kept.and_then(|contact| contact.timeout);
-        let mut timeout = followed.borrow().loss_timeout;
-        timeout = kept_timeout.map_or(timeout, |kept| kept.min(timeout));
+        let mut state = self.recall(&followed);
         loop {
             let settings = followed.borrow_and_update().clone();
             let listed = self.lists.borrow_and_update().clone();
-            // By the contact of before: after a signal that stopped the agent, or a suspension of
-            // the machine, a leader may be reached again before the end of the time was noticed.
-            let missed = PartitionedInstances::of(&listed, reached, timeout, (self.clock)());
-            if !missed.over.is_empty() {
-                back = None;
-            }
-            let waiting = &stopped | &missed.over;
-            reached = *self.reached.borrow_and_update();
-            if reached.is_none_or(|reached| reached >= settings.since) {
-                timeout = settings.loss_timeout;
-            }
-            if !confirmed && listed.confirmed && listed.current {
-                confirmed = true;
-                if let Some(memory) = &self.memory {
-                    memory.keep_confirmed();
-                }
-            }
-            let silence = PartitionedInstances::of(&listed, reached, timeout, (self.clock)());
-            back = match silence.over.is_empty() {
-                true => back.or_else(|| Some(Instant::now())),
-                false => None,
-            };
-            let told = back.filter(|_| listed.current).map(|back| {
-                // A list that arrives after the report may still be older.
-                match listed.read_at >= Some(back) {
-                    true => Duration::ZERO,
-                    false => (back + self.list_age).saturating_duration_since(Instant::now()),
-                }
-            });
-            let mut verdict = silence.into_verdict(&waiting, told.unwrap_or(LONG));
-            // While an instance waits for the list, the saved time stays old, so that the instance
-            // also waits in the next process of the agent.
-            let runs = verdict.any && verdict.stopped.is_empty();
-            let mut is_kept = true;
-            if let (Some(memory), Some(reached), true) = (&self.memory, reached, runs) {
-                is_kept = memory.save_contact(reached, timeout);
-            }
-            if listed.known {
-                let end = reached.map(|reached| reached.after(kill_after(timeout)));
-                let told = self.renew_deadlines(&mut deadlines, &listed, end, &verdict);
-                if !told {
-                    verdict.again = verdict.again.min(UNWRITTEN);
-                }
-                // The leader may go by a lower time only once nothing here goes by a higher one.
-                if told && is_kept && timeout == settings.loss_timeout {
-                    self.settings.confirm(&settings);
-                }
-            }
-            let mut held = verdict.stopped.clone();
-            if !confirmed {
-                let listed = listed.desired.assignments.iter();
-                let writers = listed.filter(|(_, one)| one.writes_data());
-                held.extend(writers.map(|(id, _)| id.clone()));
-            }
-            if verdict.stopped != stopped {
-                tracing::warn!(
-                    instances = ?verdict.stopped,
-                    "these must not run while no leader is reached"
-                );
-                stopped.clone_from(&verdict.stopped);
-            }
-            let next = DesiredList {
-                fenced: Arc::new(held),
-                ..listed
-            };
-            self.fenced.send_if_modified(|present| {
-                let differs = *present != next;
-                *present = next;
-                differs
-            });
+            let mut verdict = self.judge(&mut state, &listed, &settings);
+            self.keep(&mut state, &listed, &settings, &mut verdict);
+            self.pass_on(&mut state, listed, &verdict);
             let changed = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,
@@ -284,9 +217,129 @@ impl PartitionFence {
             }
         }
     }
-}
 
-impl PartitionFence {
+    /// The state that an earlier process of the agent has left.
+    fn recall(&self, followed: &watch::Receiver<MachineSettings>) -> FenceState {
+        let confirmed = self.memory.as_ref().is_some_and(FenceMemory::is_confirmed);
+        let memory = self.memory.as_ref();
+        let deadlines = memory.map_or_else(BTreeMap::new, FenceMemory::recall_deadlines);
+        // By the memory, since a report may have been accepted already.
+        let kept = memory.and_then(|memory| memory.recall_contact((self.clock)()));
+        let reached = match memory {
+            Some(_) => kept.as_ref().map(|contact| contact.reached),
+            None => *self.reached.borrow(),
+        };
+        let kept_timeout = kept.and_then(|contact| contact.timeout);
+        let timeout = followed.borrow().loss_timeout;
+        FenceState {
+            stopped: BTreeSet::new(),
+            back: None,
+            confirmed,
+            deadlines,
+            reached,
+            timeout: kept_timeout.map_or(timeout, |kept| kept.min(timeout)),
+        }
+    }
+
+    /// Judges which instances must not run, and takes up the last contact.
+    fn judge(
+        &mut self,
+        state: &mut FenceState,
+        listed: &DesiredList,
+        settings: &MachineSettings,
+    ) -> FenceVerdict {
+        // By the contact of before: after a signal that stopped the agent, or a suspension of
+        // the machine, a leader may be reached again before the end of the time was noticed.
+        let missed = PartitionedInstances::of(listed, state.reached, state.timeout, (self.clock)());
+        if !missed.over.is_empty() {
+            state.back = None;
+        }
+        let waiting = &state.stopped | &missed.over;
+        state.reached = *self.reached.borrow_and_update();
+        if state
+            .reached
+            .is_none_or(|reached| reached >= settings.since)
+        {
+            state.timeout = settings.loss_timeout;
+        }
+        if !state.confirmed && listed.confirmed && listed.current {
+            state.confirmed = true;
+            if let Some(memory) = &self.memory {
+                memory.keep_confirmed();
+            }
+        }
+        let silence =
+            PartitionedInstances::of(listed, state.reached, state.timeout, (self.clock)());
+        state.back = match silence.over.is_empty() {
+            true => state.back.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        let told = state.back.filter(|_| listed.current).map(|back| {
+            // A list that arrives after the report may still be older.
+            match listed.read_at >= Some(back) {
+                true => Duration::ZERO,
+                false => (back + self.list_age).saturating_duration_since(Instant::now()),
+            }
+        });
+        silence.into_verdict(&waiting, told.unwrap_or(LONG))
+    }
+
+    /// Saves the contact for the next process of the agent, and the deadlines for `kat-net`, and
+    /// confirms the settings by which both count.
+    fn keep(
+        &self,
+        state: &mut FenceState,
+        listed: &DesiredList,
+        settings: &MachineSettings,
+        verdict: &mut FenceVerdict,
+    ) {
+        // While an instance waits for the list, the saved time stays old, so that the instance
+        // also waits in the next process of the agent.
+        let runs = verdict.any && verdict.stopped.is_empty();
+        let mut is_kept = true;
+        if let (Some(memory), Some(reached), true) = (&self.memory, state.reached, runs) {
+            is_kept = memory.save_contact(reached, state.timeout);
+        }
+        if listed.known {
+            let kill_after = kill_after(state.timeout);
+            let end = state.reached.map(|reached| reached.after(kill_after));
+            let told = self.renew_deadlines(&mut state.deadlines, listed, end, verdict);
+            if !told {
+                verdict.again = verdict.again.min(UNWRITTEN);
+            }
+            // The leader may go by a lower time only once nothing here goes by a higher one.
+            if told && is_kept && state.timeout == settings.loss_timeout {
+                self.settings.confirm(settings);
+            }
+        }
+    }
+
+    /// Passes the list on with the instances that must not run.
+    fn pass_on(&self, state: &mut FenceState, listed: DesiredList, verdict: &FenceVerdict) {
+        let mut held = verdict.stopped.clone();
+        if !state.confirmed {
+            let listed = listed.desired.assignments.iter();
+            let writers = listed.filter(|(_, one)| one.writes_data());
+            held.extend(writers.map(|(id, _)| id.clone()));
+        }
+        if verdict.stopped != state.stopped {
+            tracing::warn!(
+                instances = ?verdict.stopped,
+                "these must not run while no leader is reached"
+            );
+            state.stopped.clone_from(&verdict.stopped);
+        }
+        let next = DesiredList {
+            fenced: Arc::new(held),
+            ..listed
+        };
+        self.fenced.send_if_modified(|present| {
+            let differs = *present != next;
+            *present = next;
+            differs
+        });
+    }
+
     /// Tells `kat-net` until when the instances may run: until `end`. A stopped one keeps an earlier
     /// deadline that it had, also while the agent can't stop it. Returns false where `kat-net` could not be told.
     fn renew_deadlines(

@@ -84,7 +84,7 @@ impl RunningMember {
         parts: MemberParts<'_>,
         loops: &mut AgentLoops,
     ) -> anyhow::Result<Self> {
-        let (pulses, cancel) = (loops.pulses.clone(), loops.cancel.clone());
+        let cancel = loops.cancel.clone();
         let MemberParts {
             identity,
             config,
@@ -96,17 +96,7 @@ impl RunningMember {
             clock,
         } = parts;
         let before = known.borrow().clone();
-        let renewed = match keys.renew(identity, &before, Timestamp::now()) {
-            // Such as a full disk. It is tried again while the agent runs.
-            Err(error) if keys.has_all_leaves() => {
-                tracing::error!("certificates can't be renewed: {error:#}");
-                Vec::new()
-            }
-            renewed => renewed?,
-        };
-        if !renewed.is_empty() {
-            tracing::info!(?renewed, "certificates were renewed");
-        }
+        renew_certificates(identity, keys, &before)?;
         let (started, first) = oneshot::channel();
         let etcd_unit = EtcdKeeper {
             identity: Arc::clone(identity),
@@ -119,84 +109,31 @@ impl RunningMember {
         let _ = tokio::time::timeout(READY_SOON, first).await;
         let now = known.borrow().clone();
         let store = stores::leader(identity, keys, &now).await?;
-        CurrentReach::of(identity, config)
-            .api(identity)
-            .context("the machine has no address")?;
-        let (own, settings) = (Arc::clone(identity), config.clone());
-        let endpoint = move || {
-            CurrentReach::of(&own, &settings)
-                .api(&own)
-                .unwrap_or_default()
-        };
-        let spec = &identity.cluster.spec;
+        let endpoint = api_endpoint(identity, config)?;
         let signing = Arc::new(SigningAuthorities::load(paths::PKI.into())?);
         let handle = leader::start(
             Arc::new(store.clone()),
             LeaderConfig {
                 candidate: identity.node.clone(),
                 lease: LEASE,
-                endpoint: Arc::new(endpoint),
+                endpoint,
                 clock: Arc::clone(&clock),
-                pulses: pulses.clone(),
+                pulses: loops.pulses.clone(),
                 sealing: signing.sealing(),
             },
-            cancel.clone(),
+            cancel,
         );
-        let own_keys = keys.clone();
-        let options = move |url: &str| {
-            stores::at(&own_keys, vec![url.to_owned()], "leader-etcd")
-                .map_err(|error| StoreError::Invalid(error.to_string()))
-        };
-        let clients = Arc::new(MemberClients::new(&store, Arc::new(options)));
-        let etcd: Arc<dyn EtcdMembers> = Arc::clone(&clients) as _;
-        let members = MembersConfig {
-            node: identity.node.clone(),
-            client_port: spec.etcd_client_port,
-            peer_port: spec.etcd_peer_port,
-            clock: Arc::clone(&clock),
-            etcd: Arc::clone(&etcd),
-            upkeep: clients,
-            quota: ETCD_QUOTA,
-            retry: UPKEEP_RETRY,
-            pulses: pulses.clone(),
-        };
-        let members = leader::keep_members(handle.clone(), members, cancel.clone());
-        loops.add("members of the store", members);
-        let certificates = OrderedCertificatesConfig {
-            clock: Arc::clone(&clock),
-            server: Arc::new(InstantAcme),
-            pulses: pulses.clone(),
-        };
-        let certificates = leader::keep_certificates(handle.clone(), certificates, cancel.clone());
-        loops.add("ordered certificates", certificates);
-        let backups = BackupsConfig {
-            node: identity.node.clone(),
+        let candidate = Candidate {
+            identity,
+            keys,
+            handle: &handle,
             clock,
-            backups: Arc::new(recovery::ScheduledBackups::new(identity, keys, disks)),
         };
-        let backups = leader::keep_backups(handle.clone(), backups, cancel.clone());
-        loops.add_blocking("backups", backups);
-        let takeover = TakeoverConfig {
-            node: identity.node.clone(),
-            api_port: spec.api_port,
-            own_url: format!("https://127.0.0.1:{}", spec.etcd_client_port),
-            etcd,
-        };
-        let takeover = leader::watch_over(handle.clone(), takeover, cancel.clone());
-        loops.add("watch over the leader", takeover);
-        let maker = NextAuthorities {
-            keys: keys.clone(),
-            cluster_uid: identity.cluster_uid.clone(),
-            signing: Arc::clone(&signing),
-        };
-        let rotation = RotationConfig {
-            node: identity.node.clone(),
-            clock: Arc::new(Timestamp::now),
-            maker: Arc::new(maker),
-            pulses,
-        };
-        let authorities = leader::keep_authorities(handle.clone(), rotation, cancel);
-        loops.add("rotation of authorities", authorities);
+        let etcd = candidate.keep_members(&store, loops);
+        candidate.keep_certificates(loops);
+        candidate.keep_backups(disks, loops);
+        candidate.watch_over_leader(etcd, loops);
+        candidate.keep_authorities(&signing, loops);
         let joining = JoiningState {
             authorities: signing.subscribe(),
             users: Arc::new(stores::EtcdUsers(store.clone())),
@@ -209,6 +146,128 @@ impl RunningMember {
             feed,
             joining,
         })
+    }
+}
+
+fn renew_certificates(
+    identity: &MachineIdentity,
+    keys: &MachineKeys,
+    known: &ClusterCache,
+) -> anyhow::Result<()> {
+    let renewed = match keys.renew(identity, known, Timestamp::now()) {
+        // Such as a full disk. It is tried again while the agent runs.
+        Err(error) if keys.has_all_leaves() => {
+            tracing::error!("certificates can't be renewed: {error:#}");
+            Vec::new()
+        }
+        renewed => renewed?,
+    };
+    if !renewed.is_empty() {
+        tracing::info!(?renewed, "certificates were renewed");
+    }
+    Ok(())
+}
+
+/// The address of this machine's API at each call; an error where it has none now.
+fn api_endpoint(
+    identity: &Arc<MachineIdentity>,
+    config: &AgentConfig,
+) -> anyhow::Result<Arc<dyn Fn() -> String + Send + Sync>> {
+    CurrentReach::of(identity, config)
+        .api(identity)
+        .context("the machine has no address")?;
+    let (own, settings) = (Arc::clone(identity), config.clone());
+    Ok(Arc::new(move || {
+        CurrentReach::of(&own, &settings)
+            .api(&own)
+            .unwrap_or_default()
+    }))
+}
+
+/// A machine in the leader election, and what its loops need.
+struct Candidate<'a> {
+    identity: &'a Arc<MachineIdentity>,
+    keys: &'a MachineKeys,
+    handle: &'a LeaderHandle,
+    clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+impl Candidate<'_> {
+    /// Returns the access to etcd's members.
+    fn keep_members(&self, store: &EtcdStore, loops: &mut AgentLoops) -> Arc<dyn EtcdMembers> {
+        let own_keys = self.keys.clone();
+        let options = move |url: &str| {
+            stores::at(&own_keys, vec![url.to_owned()], "leader-etcd")
+                .map_err(|error| StoreError::Invalid(error.to_string()))
+        };
+        let clients = Arc::new(MemberClients::new(store, Arc::new(options)));
+        let etcd: Arc<dyn EtcdMembers> = Arc::clone(&clients) as _;
+        let spec = &self.identity.cluster.spec;
+        let members = MembersConfig {
+            node: self.identity.node.clone(),
+            client_port: spec.etcd_client_port,
+            peer_port: spec.etcd_peer_port,
+            clock: Arc::clone(&self.clock),
+            etcd: Arc::clone(&etcd),
+            upkeep: clients,
+            quota: ETCD_QUOTA,
+            retry: UPKEEP_RETRY,
+            pulses: loops.pulses.clone(),
+        };
+        let members = leader::keep_members(self.handle.clone(), members, loops.cancel.clone());
+        loops.add("members of the store", members);
+        etcd
+    }
+
+    fn keep_certificates(&self, loops: &mut AgentLoops) {
+        let config = OrderedCertificatesConfig {
+            clock: Arc::clone(&self.clock),
+            server: Arc::new(InstantAcme),
+            pulses: loops.pulses.clone(),
+        };
+        let certificates =
+            leader::keep_certificates(self.handle.clone(), config, loops.cancel.clone());
+        loops.add("ordered certificates", certificates);
+    }
+
+    fn keep_backups(&self, disks: ForeignDisks, loops: &mut AgentLoops) {
+        let backups = recovery::ScheduledBackups::new(self.identity, self.keys, disks);
+        let config = BackupsConfig {
+            node: self.identity.node.clone(),
+            clock: Arc::clone(&self.clock),
+            backups: Arc::new(backups),
+        };
+        let backups = leader::keep_backups(self.handle.clone(), config, loops.cancel.clone());
+        loops.add_blocking("backups", backups);
+    }
+
+    fn watch_over_leader(&self, etcd: Arc<dyn EtcdMembers>, loops: &mut AgentLoops) {
+        let spec = &self.identity.cluster.spec;
+        let takeover = TakeoverConfig {
+            node: self.identity.node.clone(),
+            api_port: spec.api_port,
+            own_url: format!("https://127.0.0.1:{}", spec.etcd_client_port),
+            etcd,
+        };
+        let takeover = leader::watch_over(self.handle.clone(), takeover, loops.cancel.clone());
+        loops.add("watch over the leader", takeover);
+    }
+
+    fn keep_authorities(&self, signing: &Arc<SigningAuthorities>, loops: &mut AgentLoops) {
+        let maker = NextAuthorities {
+            keys: self.keys.clone(),
+            cluster_uid: self.identity.cluster_uid.clone(),
+            signing: Arc::clone(signing),
+        };
+        let rotation = RotationConfig {
+            node: self.identity.node.clone(),
+            clock: Arc::new(Timestamp::now),
+            maker: Arc::new(maker),
+            pulses: loops.pulses.clone(),
+        };
+        let authorities =
+            leader::keep_authorities(self.handle.clone(), rotation, loops.cancel.clone());
+        loops.add("rotation of authorities", authorities);
     }
 }
 

@@ -196,7 +196,6 @@ fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
             node_name,
             way,
         } => {
-            logging::start();
             let options = init::InitOptions {
                 config,
                 advertise: advertise_address,
@@ -204,8 +203,7 @@ fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
                 behind_nat: way.behind_nat,
                 relay: way.relay,
             };
-            runtime()?.block_on(init::run(options, &say))?;
-            Ok(ExitCode::SUCCESS)
+            run_logged(init::run(options, &say))?;
         }
         AgentCommand::Join {
             leader_api,
@@ -234,105 +232,89 @@ fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
                 etcd_peer,
             };
             runtime()?.block_on(join::run(options, &say))?;
-            Ok(ExitCode::SUCCESS)
         }
         AgentCommand::Backup { file } => {
-            logging::start();
-            let path = runtime()?.block_on(recovery::backup(file, &say))?;
+            let path = run_logged(recovery::backup(file, &say))?;
             anstream::println!("{}", path.display());
-            Ok(ExitCode::SUCCESS)
         }
-        AgentCommand::Trust { hash } => {
-            logging::start();
-            runtime()?.block_on(trust::run(&hash, &say))?;
-            Ok(ExitCode::SUCCESS)
-        }
-        AgentCommand::Recover { yes } => {
-            logging::start();
-            runtime()?.block_on(recovery::recover(yes, &say))?;
-            Ok(ExitCode::SUCCESS)
-        }
+        AgentCommand::Trust { hash } => run_logged(trust::run(&hash, &say))?,
+        AgentCommand::Recover { yes } => run_logged(recovery::recover(yes, &say))?,
         AgentCommand::Restore {
             file,
             recovery_key_file,
             advertise_address,
         } => {
-            logging::start();
             let options = recovery::RestoreOptions {
                 file,
                 recovery_key_file,
                 advertise: advertise_address,
             };
-            runtime()?.block_on(recovery::restore(options, &say))?;
-            Ok(ExitCode::SUCCESS)
+            run_logged(recovery::restore(options, &say))?;
         }
-        AgentCommand::RecoveryKey => {
-            anstream::println!("{}", recovery::key()?);
-            Ok(ExitCode::SUCCESS)
-        }
-        AgentCommand::Check { config } => runtime()?.block_on(check(config)),
-        AgentCommand::Reset { yes, no_drain } => {
-            logging::start();
-            if !yes && !confirmed()? {
-                anyhow::bail!("nothing was changed");
-            }
-            let first = match no_drain {
-                true => DrainFirst::No,
-                false => DrainFirst::Yes,
-            };
-            // With `--yes` it goes on: nobody may be there.
-            let go_on = |_: &str| match yes {
-                true => Ok(true),
-                false => asked("continue? [y/N] "),
-            };
-            runtime()?.block_on(reset::run(&say, first, go_on))?;
-            anstream::eprintln!("this machine is in no cluster any more");
-            Ok(ExitCode::SUCCESS)
-        }
-        AgentCommand::Run => {
-            logging::start();
-            let runtime = runtime()?;
-            let ended = runtime.block_on(run::run());
-            // A thread of the blocking pool that hangs on a disk must not hold up the end.
-            runtime.shutdown_timeout(LAST_THREADS);
-            ended?;
-            Ok(ExitCode::SUCCESS)
-        }
-        AgentCommand::BindHostPaths { undo, instance } => {
-            match undo {
-                true => bound_paths::unbind_all(&instance)?,
-                false => bound_paths::bind_all(&instance)?,
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-        AgentCommand::WorkOnDisk => {
-            disk_child::serve()?;
-            Ok(ExitCode::SUCCESS)
-        }
+        AgentCommand::RecoveryKey => anstream::println!("{}", recovery::key()?),
+        AgentCommand::Check { config } => return runtime()?.block_on(check(config)),
+        AgentCommand::Reset { yes, no_drain } => reset_machine(yes, no_drain)?,
+        AgentCommand::Run => run_agent()?,
+        AgentCommand::BindHostPaths { undo, instance } => match undo {
+            true => bound_paths::unbind_all(&instance)?,
+            false => bound_paths::bind_all(&instance)?,
+        },
+        AgentCommand::WorkOnDisk => disk_child::serve()?,
         AgentCommand::Hook => {
             let error = std::process::Command::new(HOOK_PROGRAM).arg("hook").exec();
-            Err(anyhow::anyhow!("cannot run {HOOK_PROGRAM}: {error}"))
+            anyhow::bail!("cannot run {HOOK_PROGRAM}: {error}");
         }
-        AgentCommand::Version => {
-            anstream::println!("kat-agent {}", kat_types::VERSION);
-            Ok(ExitCode::SUCCESS)
-        }
-        AgentCommand::Completion { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut AgentArgs::command(),
-                "kat-agent",
-                &mut std::io::stdout(),
-            );
-            Ok(ExitCode::SUCCESS)
-        }
+        AgentCommand::Version => anstream::println!("kat-agent {}", kat_types::VERSION),
+        AgentCommand::Completion { shell } => print_completions(shell),
         AgentCommand::Man { folder } => {
             let mut command = AgentArgs::command().disable_help_subcommand(true);
             command.build();
             man_pages(&command, &folder)?;
-            Ok(ExitCode::SUCCESS)
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_logged<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    logging::start();
+    runtime()?.block_on(command)
+}
+
+fn reset_machine(yes: bool, no_drain: bool) -> anyhow::Result<()> {
+    logging::start();
+    if !yes && !confirmed()? {
+        anyhow::bail!("nothing was changed");
+    }
+    let first = match no_drain {
+        true => DrainFirst::No,
+        false => DrainFirst::Yes,
+    };
+    // With `--yes` it goes on: nobody may be there.
+    let go_on = |_: &str| match yes {
+        true => Ok(true),
+        false => asked("continue? [y/N] "),
+    };
+    runtime()?.block_on(reset::run(&say, first, go_on))?;
+    anstream::eprintln!("this machine is in no cluster any more");
+    Ok(())
+}
+
+fn run_agent() -> anyhow::Result<()> {
+    logging::start();
+    let runtime = runtime()?;
+    let ended = runtime.block_on(run::run());
+    // A thread of the blocking pool that hangs on a disk must not hold up the end.
+    runtime.shutdown_timeout(LAST_THREADS);
+    ended
+}
+
+fn print_completions(shell: clap_complete::Shell) {
+    clap_complete::generate(
+        shell,
+        &mut AgentArgs::command(),
+        "kat-agent",
+        &mut std::io::stdout(),
+    );
 }
 
 /// Writes the pages of a command and of the commands below it, in the section of system administration.

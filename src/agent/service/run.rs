@@ -8,6 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 use tokio::sync::{Notify, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     loops::AgentLoops,
@@ -41,7 +42,10 @@ use crate::{
         watched_writes::WatchedWrites,
     },
     disk::{
-        ballast::Ballast, eviction::Evictor, pressure as disks, pressure::DiskWatch,
+        ballast::Ballast,
+        eviction::{EvictedInstances, Evictor},
+        pressure as disks,
+        pressure::DiskWatch,
         silence::DiskSilence,
     },
     etcd::{
@@ -107,9 +111,7 @@ use kat_types::{
 pub(crate) async fn run() -> anyhow::Result<()> {
     let identity = read_identity()?;
     recovery::refuse_unfinished()?;
-    if let Err(error) = recovery::forget_unpacked(Path::new(paths::STATE)) {
-        tracing::error!("what an earlier restore unpacked is left: {error:#}");
-    }
+    forget_unpacked();
     let config = read_agent_config()?;
     let reloads = ReloadRequests::register()?;
     let mut loops = AgentLoops::start();
@@ -190,23 +192,37 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         &credentials,
         cluster.epochs.replaced(),
     );
-    let end = async {
-        tokio::select! {
-            ended = wait_for_end() => ended,
-            () = outcomes.restart.cancelled() => {
-                count_restarts_anew(system.as_ref()).await;
-                Ok(())
-            }
-            Ok(()) = turn => {
-                tracing::info!("this machine's part in the cluster's store changes; systemd starts kat-agent anew");
-                count_restarts_anew(system.as_ref()).await;
-                Ok(())
-            }
-        }
-    };
+    let end = until_end(&outcomes.restart, turn, system.as_ref());
     loops.supervise(end).await?;
     loops.end().await;
     Ok(())
+}
+
+/// Removes what an earlier restore unpacked; a failure does not hold up the agent.
+fn forget_unpacked() {
+    if let Err(error) = recovery::forget_unpacked(Path::new(paths::STATE)) {
+        tracing::error!("what an earlier restore unpacked is left: {error:#}");
+    }
+}
+
+/// Waits for SIGTERM, or for a reason to start anew: other settings, or another part in the store.
+async fn until_end(
+    restart: &CancellationToken,
+    turn: oneshot::Receiver<()>,
+    system: &dyn UnitManager,
+) -> anyhow::Result<()> {
+    tokio::select! {
+        ended = wait_for_end() => ended,
+        () = restart.cancelled() => {
+            count_restarts_anew(system).await;
+            Ok(())
+        }
+        Ok(()) = turn => {
+            tracing::info!("this machine's part in the cluster's store changes; systemd starts kat-agent anew");
+            count_restarts_anew(system).await;
+            Ok(())
+        }
+    }
 }
 
 /// Before a restart that the agent asks for. systemd's pause grows with each restart (`RestartSteps=`),
@@ -304,6 +320,43 @@ async fn workloads(
     let writes = supervisor.writes.clone();
     let retries = writes.clone().run(pulses.clone(), cancel.clone());
     loops.add("writes that failed", retries);
+    let (reached, fenced) = start_fence(loops, &settings, &listed);
+    let history = InstanceHistory::stored(paths::INSTANCE_HISTORY.into());
+    let followed = history.clone().follow(
+        listed.clone(),
+        Arc::clone(&machine.clock),
+        writes.clone(),
+        pulses.clone(),
+        cancel.clone(),
+    );
+    loops.add_blocking("history of instances", followed);
+    let (disks, evicted) = disk_loops(loops, machine, &tools, &statuses, listed);
+    supervisor.evicted = evicted;
+    loops.add_blocking("workers", supervisor.run(fenced, cancel));
+    Ok(Workloads {
+        tools,
+        statuses,
+        lists,
+        network,
+        writes,
+        disks,
+        reached,
+        settings,
+        history,
+    })
+}
+
+/// Starts the fence of `onPartition: stop`. Returns the sender of the last contact with a leader, and
+/// the list with the instances that must not run.
+fn start_fence(
+    loops: &mut AgentLoops,
+    settings: &FollowedSettings,
+    listed: &watch::Receiver<DesiredList>,
+) -> (
+    watch::Sender<Option<BootTime>>,
+    watch::Receiver<DesiredList>,
+) {
+    let boot_clock = boot_clock();
     let memory = fence::FenceMemory {
         path: paths::REACHED.into(),
         deadlines: network::DEADLINES_FILE.into(),
@@ -319,16 +372,24 @@ async fn workloads(
         fenced: fenced_now,
         memory: Some(memory),
     };
-    loops.add("fence", fence.run(cancel.clone()));
-    let history = InstanceHistory::stored(paths::INSTANCE_HISTORY.into());
-    let followed = history.clone().follow(
-        listed.clone(),
-        Arc::clone(&machine.clock),
-        writes.clone(),
-        pulses.clone(),
-        cancel.clone(),
-    );
-    loops.add_blocking("history of instances", followed);
+    let cancel = loops.cancel.clone();
+    loops.add("fence", fence.run(cancel));
+    (reached_now, fenced)
+}
+
+/// Starts the loops over volumes, images and disks. Returns the instances that must not run because
+/// a disk is nearly full.
+fn disk_loops(
+    loops: &mut AgentLoops,
+    Machine {
+        identity, config, ..
+    }: &Machine,
+    tools: &Arc<WorkerTools>,
+    statuses: &Statuses,
+    listed: watch::Receiver<DesiredList>,
+) -> (Arc<DiskWatch>, watch::Receiver<EvictedInstances>) {
+    let (pulses, cancel) = (loops.pulses.clone(), loops.cancel.clone());
+    let root = &tools.root;
     let removals = VolumeRemovals {
         lists: listed.clone(),
         volumes: Arc::clone(&tools.volumes),
@@ -337,14 +398,14 @@ async fn workloads(
     };
     loops.add("removals of volumes", removals.run(cancel.clone()));
     if identity.etcd {
-        let ballast = Ballast::new(&root, Arc::new(disks::measure_free_space));
+        let ballast = Ballast::new(root, Arc::new(disks::measure_free_space));
         loops.add(
             "reserve of the disk",
             ballast.run(pulses.clone(), cancel.clone()),
         );
     }
     let base = &identity.cluster.spec.volume_base_path;
-    let disks = DiskWatch::new(&root, base, config, Arc::new(disks::measure_free_space));
+    let disks = DiskWatch::new(root, base, config, Arc::new(disks::measure_free_space));
     let disks = Arc::new(disks);
     let look = Arc::clone(&disks).run(
         tools.volumes.disks().clone(),
@@ -362,14 +423,14 @@ async fn workloads(
     loops.add_blocking("silent disks", silence.run(cancel.clone()));
     let collector = Collector {
         lists: listed.clone(),
-        tools: Arc::clone(&tools),
+        tools: Arc::clone(tools),
         disks: Arc::clone(&disks),
         statuses: statuses.clone(),
         pulses: pulses.clone(),
     };
     loops.add_blocking("images", collector.run(cancel.clone()));
     let evictor = Evictor::new(
-        &root,
+        root,
         base,
         config,
         Arc::new(disks::measure_free_space),
@@ -377,21 +438,9 @@ async fn workloads(
     );
     // This process does not start instances that an earlier one evicted.
     let (evicted_now, evicted) = watch::channel(evictor.evicted());
-    supervisor.evicted = evicted;
-    let evictor = evictor.run(listed, evicted_now, pulses, cancel.clone());
+    let evictor = evictor.run(listed, evicted_now, pulses, cancel);
     loops.add("eviction", evictor);
-    loops.add_blocking("workers", supervisor.run(fenced, cancel));
-    Ok(Workloads {
-        tools,
-        statuses,
-        lists,
-        network,
-        writes,
-        disks,
-        reached: reached_now,
-        settings,
-        history,
-    })
+    (disks, evicted)
 }
 
 /// The clock of the fence, which `kat-net` reads too.
@@ -417,31 +466,15 @@ struct Cluster {
 async fn cluster(
     loops: &mut AgentLoops,
     machine: &Machine,
-    Credentials { keys, known }: &Credentials,
+    credentials: &Credentials,
     workloads: &Workloads,
     told: &Told,
 ) -> anyhow::Result<Cluster> {
-    let Machine {
-        identity,
-        config,
-        managers,
-        clock,
-    } = machine;
-    let member = if identity.etcd {
-        loops.status.say("starting etcd");
-        let parts = MemberParts {
-            identity,
-            config,
-            keys,
-            known,
-            system: managers.system(),
-            renderer: Arc::clone(&workloads.tools.renderer),
-            disks: workloads.tools.volumes.disks().clone(),
-            clock: Arc::clone(clock),
-        };
-        Some(RunningMember::start(parts, loops).await?)
-    } else {
-        None
+    let Machine { identity, .. } = machine;
+    let Credentials { keys, known } = credentials;
+    let member = match identity.etcd {
+        true => Some(start_member(loops, machine, credentials, workloads).await?),
+        false => None,
     };
     let cancel = loops.cancel.clone();
     let stream_is_read = Arc::new(AtomicBool::new(false));
@@ -450,58 +483,35 @@ async fn cluster(
         cluster_uid: identity.cluster_uid.clone(),
     };
     let (known_state, epochs) = position.known(&identity.node);
-    let (handle, store, source, relay) = match &member {
-        Some(member) => {
-            let handle = member.handle.clone();
-            let source: Arc<dyn StateSource> = Arc::new(MemberStateSource {
+    let remote = RemoteStateSource::new(identity, keys, known, &epochs);
+    let ClusterAccess {
+        handle,
+        store,
+        source,
+        relay,
+    } = match &member {
+        Some(member) => ClusterAccess {
+            handle: member.handle.clone(),
+            store: FollowedStore::Leader(member.store.clone()),
+            source: Arc::new(MemberStateSource {
                 own: Arc::new(LocalStateSource::new(member.feed.clone(), &identity.node)),
-                stream: Arc::new(RemoteStateSource::new(identity, keys, known, &epochs)),
+                stream: Arc::new(remote),
                 stream_next: AtomicBool::new(false),
-            });
-            let store = FollowedStore::Leader(member.store.clone());
-            (handle, store, source, None)
-        }
+            }),
+            relay: None,
+        },
         None => {
-            let now = known.borrow().clone();
-            let store = match keys.is_etcd_client() {
-                true => FollowedStore::Node(stores::node(identity, keys, &now).await?),
-                false => FollowedStore::Absent,
-            };
-            let etcd = match &store {
-                FollowedStore::Node(store) => {
-                    let store = Arc::new(store.clone());
-                    Some(PrefixStateSource::new(store, &identity.node))
-                }
-                _ => None,
-            };
-            let (handle, shown) = local::start(
-                Arc::new(AbsentStore),
-                Arc::clone(identity),
-                workloads.lists.subscribe(),
-                told.report.subscribe(),
-                cancel.clone(),
-            );
-            let source: Arc<dyn StateSource> = Arc::new(WorkerStateSource {
-                stream: RemoteStateSource::new(identity, keys, known, &epochs),
-                etcd,
-                was_etcd: AtomicBool::new(false),
-                is_read: Arc::clone(&stream_is_read),
-            });
-            let members = StoreMembers {
-                identity: Arc::clone(identity),
-                keys: keys.clone(),
-                known: known.clone(),
-            };
-            let reader = OverviewReader::new(
-                &identity.node,
-                Arc::new(members),
-                Arc::clone(clock),
-                told.silence.subscribe(),
-                shown,
-            );
-            loops.add("overview", Arc::clone(&reader).run(cancel.clone()));
-            let relay: Arc<dyn OverviewRelay> = reader;
-            (handle, store, source, Some(relay))
+            let is_read = Arc::clone(&stream_is_read);
+            worker_access(
+                loops,
+                machine,
+                credentials,
+                workloads,
+                told,
+                remote,
+                is_read,
+            )
+            .await?
         }
     };
     let followed = follow_source_from(source, known_state, cancel.clone());
@@ -521,6 +531,97 @@ async fn cluster(
         epochs,
         stream_is_read,
         relay,
+    })
+}
+
+async fn start_member(
+    loops: &mut AgentLoops,
+    Machine {
+        identity,
+        config,
+        managers,
+        clock,
+    }: &Machine,
+    Credentials { keys, known }: &Credentials,
+    workloads: &Workloads,
+) -> anyhow::Result<RunningMember> {
+    loops.status.say("starting etcd");
+    let parts = MemberParts {
+        identity,
+        config,
+        keys,
+        known,
+        system: managers.system(),
+        renderer: Arc::clone(&workloads.tools.renderer),
+        disks: workloads.tools.volumes.disks().clone(),
+        clock: Arc::clone(clock),
+    };
+    RunningMember::start(parts, loops).await
+}
+
+/// Where a machine reads the cluster's state, and whom it asks.
+struct ClusterAccess {
+    handle: LeaderHandle,
+    store: FollowedStore,
+    source: Arc<dyn StateSource>,
+    relay: Option<Arc<dyn OverviewRelay>>,
+}
+
+/// The access of a machine without the store, which reads `stream`, and sets `is_read` while it does.
+async fn worker_access(
+    loops: &mut AgentLoops,
+    Machine {
+        identity, clock, ..
+    }: &Machine,
+    Credentials { keys, known }: &Credentials,
+    workloads: &Workloads,
+    told: &Told,
+    stream: RemoteStateSource,
+    is_read: Arc<AtomicBool>,
+) -> anyhow::Result<ClusterAccess> {
+    let now = known.borrow().clone();
+    let store = match keys.is_etcd_client() {
+        true => FollowedStore::Node(stores::node(identity, keys, &now).await?),
+        false => FollowedStore::Absent,
+    };
+    let etcd = match &store {
+        FollowedStore::Node(store) => {
+            let store = Arc::new(store.clone());
+            Some(PrefixStateSource::new(store, &identity.node))
+        }
+        _ => None,
+    };
+    let (handle, shown) = local::start(
+        Arc::new(AbsentStore),
+        Arc::clone(identity),
+        workloads.lists.subscribe(),
+        told.report.subscribe(),
+        loops.cancel.clone(),
+    );
+    let members = StoreMembers {
+        identity: Arc::clone(identity),
+        keys: keys.clone(),
+        known: known.clone(),
+    };
+    let reader = OverviewReader::new(
+        &identity.node,
+        Arc::new(members),
+        Arc::clone(clock),
+        told.silence.subscribe(),
+        shown,
+    );
+    let overview = Arc::clone(&reader).run(loops.cancel.clone());
+    loops.add("overview", overview);
+    Ok(ClusterAccess {
+        handle,
+        store,
+        source: Arc::new(WorkerStateSource {
+            stream,
+            etcd,
+            was_etcd: AtomicBool::new(false),
+            is_read,
+        }),
+        relay: Some(reader),
     })
 }
 

@@ -59,76 +59,21 @@ impl VolumeRemovals {
     /// each other, since the file system of one may hang.
     pub async fn run(mut self, cancel: CancellationToken) {
         let pulse = self.pulses.watch("volume removals");
-        let mut gone = BTreeSet::new();
-        let mut failed: BTreeMap<String, FailedRemoval> = BTreeMap::new();
-        // By id: the volume.
-        let mut running: BTreeMap<String, String> = BTreeMap::new();
-        let mut tasks: JoinSet<RemovalEnd> = JoinSet::new();
+        let mut removals = KnownRemovals::default();
         loop {
             let listed = self.lists.borrow_and_update().clone();
             let mut again = LONG;
             if listed.confirmed && listed.current {
-                // A removal that is no longer in the list needs no report.
-                let asked = listed.desired.removals.iter();
-                let asked = asked.map(|(name, record)| removal_id(name, record.asked));
-                let asked: BTreeSet<_> = asked.collect();
-                gone.retain(|id| asked.contains(id));
-                failed.retain(|id, _| asked.contains(id));
-                let removals = &listed.desired.removals;
-                let runs = |folder: &str| running.values().any(|one| one == folder);
-                self.volumes
-                    .forget_removals(|folder| removals.contains_key(folder) || runs(folder));
-                for (volume, record) in &listed.desired.removals {
-                    let id = removal_id(volume, record.asked);
-                    let is_resting =
-                        |one: &FailedRemoval| one.again > Instant::now() && one.record == *record;
-                    let rests = failed.get(&id).is_some_and(is_resting);
-                    if gone.contains(&id) || rests || running.values().any(|one| one == volume) {
-                        continue;
-                    }
-                    if is_used(&listed, volume) {
-                        tracing::error!(volume, "a volume is to be removed that an instance has");
-                        continue;
-                    }
-                    running.insert(id.clone(), volume.clone());
-                    let (volumes, record) = (Arc::clone(&self.volumes), *record);
-                    let volume = volume.clone();
-                    tasks.spawn(async move {
-                        let removed = volumes.remove_apart(volume, record).await;
-                        RemovalEnd {
-                            id,
-                            record,
-                            removed,
-                        }
-                    });
-                }
-                let silent = running.values().filter_map(|volume| {
-                    let silent = self.volumes.silent_removal(volume)?;
-                    Some(format!("{volume}: {silent}"))
-                });
-                let failures = failed.values().map(|one| one.failure.message.clone());
-                let missing = failed
-                    .iter()
-                    .filter(|(_, one)| one.failure.kind == RemovalFailureKind::Missing);
-                self.statuses.set_removals(RemovalResults {
-                    removed: gone.clone(),
-                    missing: missing.map(|(id, _)| id.clone()).collect(),
-                    failures: failures.chain(silent).collect(),
-                });
-                let retries = failed.values().map(|one| one.again);
-                let next = retries
-                    .min()
-                    .map(|next| next.saturating_duration_since(Instant::now()));
-                again = next.unwrap_or(LONG);
-                if !running.is_empty() {
-                    again = again.min(LOOK_AGAIN);
-                }
+                removals.forget_unlisted(&listed, &self.volumes);
+                removals.start(&listed, &self.volumes);
+                self.statuses.set_removals(removals.results(&self.volumes));
+                again = removals.next_look();
             }
             let news = async {
                 tokio::select! {
                     biased;
                     () = cancel.cancelled() => ControlFlow::Break(()),
-                    Some(ended) = tasks.join_next() => ControlFlow::Continue(Some(ended)),
+                    Some(ended) = removals.tasks.join_next() => ControlFlow::Continue(Some(ended)),
                     changed = self.lists.changed() => match changed {
                         Ok(()) => ControlFlow::Continue(None),
                         Err(_) => ControlFlow::Break(()),
@@ -136,43 +81,130 @@ impl VolumeRemovals {
                     () = tokio::time::sleep(again) => ControlFlow::Continue(None),
                 }
             };
-            match pulse.wait(news).await {
+            let news = pulse.wait(news).await;
+            match news {
                 ControlFlow::Break(()) => return,
                 ControlFlow::Continue(None) => {}
-                ControlFlow::Continue(Some(Ok(RemovalEnd {
-                    id,
-                    record,
-                    removed,
-                }))) => {
-                    let volume = running.remove(&id).unwrap_or_default();
-                    failed.remove(&id);
-                    match removed {
-                        Ok(()) => {
-                            tracing::info!(volume, "the data of a volume was removed, as asked");
-                            gone.insert(id);
-                        }
-                        Err(RemovalFailure { kind, message }) => {
-                            tracing::error!(
-                                volume,
-                                error = message,
-                                "the data of a volume can't be removed"
-                            );
-                            let message = format!("{volume}: {message}");
-                            let failure = FailedRemoval {
-                                record,
-                                failure: RemovalFailure { kind, message },
-                                again: Instant::now() + AFTER_FAILURE,
-                            };
-                            failed.insert(id, failure);
-                        }
-                    }
-                }
+                ControlFlow::Continue(Some(Ok(end))) => removals.note_end(end),
                 ControlFlow::Continue(Some(Err(error))) => {
                     tracing::error!("a removal ended early: {error:#}");
                     // Which one is not known: the ids of the others are only there to not start
                     // them twice, and a removal that is done twice finds nothing.
-                    running.clear();
+                    removals.running.clear();
                 }
+            }
+        }
+    }
+}
+
+/// The removals that this process has started, by their ids.
+#[derive(Default)]
+struct KnownRemovals {
+    gone: BTreeSet<String>,
+    failed: BTreeMap<String, FailedRemoval>,
+    /// The volume of each.
+    running: BTreeMap<String, String>,
+    tasks: JoinSet<RemovalEnd>,
+}
+
+impl KnownRemovals {
+    /// A removal that is no longer in the list needs no report.
+    fn forget_unlisted(&mut self, listed: &DesiredList, volumes: &Volumes) {
+        let removals = &listed.desired.removals;
+        let asked = removals.iter();
+        let asked = asked.map(|(name, record)| removal_id(name, record.asked));
+        let asked: BTreeSet<_> = asked.collect();
+        self.gone.retain(|id| asked.contains(id));
+        self.failed.retain(|id, _| asked.contains(id));
+        let runs = |folder: &str| self.running.values().any(|one| one == folder);
+        volumes.forget_removals(|folder| removals.contains_key(folder) || runs(folder));
+    }
+
+    /// Starts what the list asks for, unless it is done, runs, or rests after a failure.
+    fn start(&mut self, listed: &DesiredList, volumes: &Arc<Volumes>) {
+        for (volume, record) in &listed.desired.removals {
+            let id = removal_id(volume, record.asked);
+            let is_resting =
+                |one: &FailedRemoval| one.again > Instant::now() && one.record == *record;
+            let rests = self.failed.get(&id).is_some_and(is_resting);
+            let runs = self.running.values().any(|one| one == volume);
+            if self.gone.contains(&id) || rests || runs {
+                continue;
+            }
+            if is_used(listed, volume) {
+                tracing::error!(volume, "a volume is to be removed that an instance has");
+                continue;
+            }
+            self.running.insert(id.clone(), volume.clone());
+            let (volumes, record) = (Arc::clone(volumes), *record);
+            let volume = volume.clone();
+            self.tasks.spawn(async move {
+                let removed = volumes.remove_apart(volume, record).await;
+                RemovalEnd {
+                    id,
+                    record,
+                    removed,
+                }
+            });
+        }
+    }
+
+    fn results(&self, volumes: &Volumes) -> RemovalResults {
+        let silent = self.running.values().filter_map(|volume| {
+            let silent = volumes.silent_removal(volume)?;
+            Some(format!("{volume}: {silent}"))
+        });
+        let failures = self.failed.values().map(|one| one.failure.message.clone());
+        let missing = self
+            .failed
+            .iter()
+            .filter(|(_, one)| one.failure.kind == RemovalFailureKind::Missing);
+        RemovalResults {
+            removed: self.gone.clone(),
+            missing: missing.map(|(id, _)| id.clone()).collect(),
+            failures: failures.chain(silent).collect(),
+        }
+    }
+
+    /// The time until a removal is retried, or a running one looked at.
+    fn next_look(&self) -> Duration {
+        let retries = self.failed.values().map(|one| one.again);
+        let next = retries
+            .min()
+            .map(|next| next.saturating_duration_since(Instant::now()));
+        let again = next.unwrap_or(LONG);
+        if self.running.is_empty() {
+            return again;
+        }
+        again.min(LOOK_AGAIN)
+    }
+
+    fn note_end(&mut self, end: RemovalEnd) {
+        let RemovalEnd {
+            id,
+            record,
+            removed,
+        } = end;
+        let volume = self.running.remove(&id).unwrap_or_default();
+        self.failed.remove(&id);
+        match removed {
+            Ok(()) => {
+                tracing::info!(volume, "the data of a volume was removed, as asked");
+                self.gone.insert(id);
+            }
+            Err(RemovalFailure { kind, message }) => {
+                tracing::error!(
+                    volume,
+                    error = message,
+                    "the data of a volume can't be removed"
+                );
+                let message = format!("{volume}: {message}");
+                let failure = FailedRemoval {
+                    record,
+                    failure: RemovalFailure { kind, message },
+                    again: Instant::now() + AFTER_FAILURE,
+                };
+                self.failed.insert(id, failure);
             }
         }
     }

@@ -334,107 +334,142 @@ fn is_tighter(before: &TableContent, next: &TableContent) -> bool {
 
 /// The transaction that makes `next` of `before`; empty if they are equal.
 fn changes(before: &TableContent, next: &TableContent) -> String {
-    let mut text = String::new();
-    let mut line = |line: String| {
+    let mut transaction = TableTransaction::default();
+    transaction.add_sets(before, next);
+    transaction.write_chains(before, next);
+    transaction.change_guards(before, next);
+    transaction.change_namespaces(before, next);
+    transaction.change_links(before, next);
+    transaction.remove_unused(before, next);
+    transaction.text
+}
+
+/// Commands for `nft`. What an element or a rule refers to is added before it, and removed after it.
+#[derive(Default)]
+struct TableTransaction {
+    text: String,
+}
+
+impl TableTransaction {
+    fn line(&mut self, line: String) {
         // Writing into a text does not fail.
-        let _ = writeln!(text, "{line}");
-    };
-    let nobody = BTreeSet::new();
-    for name in next.namespaces.keys() {
-        if !before.namespaces.contains_key(name) {
-            line(format!(
-                "add set {FAMILY} {TABLE} {SET}{name} {{ type ipv4_addr; }}"
-            ));
-        }
+        let _ = writeln!(self.text, "{line}");
     }
-    for (name, rules) in &next.chains {
-        let known = before.chains.get(name);
-        if known == Some(rules) {
-            continue;
-        }
-        match known {
-            None => line(format!("add chain {FAMILY} {TABLE} {name}")),
-            Some(_) => line(format!("flush chain {FAMILY} {TABLE} {name}")),
-        }
-        for rule in rules {
-            line(format!("add rule {FAMILY} {TABLE} {name} {rule}"));
-        }
-    }
-    let goto = |(address, chain): (&Ipv4Addr, &String)| format!("{address} : goto {chain}");
-    let gone: Vec<(&Ipv4Addr, &String)> = before
-        .guards
-        .iter()
-        .filter(|(address, chain)| next.guards.get(*address) != Some(*chain))
-        .collect();
-    let new: Vec<(&Ipv4Addr, &String)> = next
-        .guards
-        .iter()
-        .filter(|(address, chain)| before.guards.get(*address) != Some(*chain))
-        .collect();
-    let mut elements = |verb: &str, set: &str, items: Vec<String>| {
+
+    fn elements(&mut self, verb: &str, set: &str, items: Vec<String>) {
         if !items.is_empty() {
             let items = items.join(", ");
-            line(format!(
+            self.line(format!(
                 "{verb} element {FAMILY} {TABLE} {set} {{ {items} }}"
             ));
         }
-    };
-    elements(
-        "delete",
-        "to",
-        gone.iter().map(|one| one.0.to_string()).collect(),
-    );
-    elements("add", "to", new.iter().map(|one| goto(*one)).collect());
-    let is_lost = |one: &&(&Ipv4Addr, &String)| !next.guards.contains_key(one.0);
-    let is_found = |one: &&(&Ipv4Addr, &String)| !before.guards.contains_key(one.0);
-    let lost = gone.iter().filter(is_lost);
-    elements(
-        "delete",
-        "known",
-        lost.map(|one| one.0.to_string()).collect(),
-    );
-    let found = new.iter().filter(is_found);
-    elements("add", "known", found.map(|one| one.0.to_string()).collect());
-    let names: BTreeSet<&String> = before
-        .namespaces
-        .keys()
-        .chain(next.namespaces.keys())
-        .collect();
-    for name in names {
-        let set = format!("{SET}{name}");
-        let had = before.namespaces.get(name).unwrap_or(&nobody);
-        // A set that goes as a whole needs no deletions.
-        let Some(has) = next.namespaces.get(name) else {
-            continue;
-        };
-        let lost = had.difference(has).map(Ipv4Addr::to_string);
-        elements("delete", &set, lost.collect());
-        let found = has.difference(had).map(Ipv4Addr::to_string);
-        elements("add", &set, found.collect());
     }
-    let link = |(name, address): &(String, Ipv4Addr)| format!("\"{name}\" . {address}");
-    elements(
-        "delete",
-        "links",
-        before.links.difference(&next.links).map(link).collect(),
-    );
-    elements(
-        "add",
-        "links",
-        next.links.difference(&before.links).map(link).collect(),
-    );
-    for name in before.chains.keys() {
-        if !next.chains.contains_key(name) {
-            line(format!("flush chain {FAMILY} {TABLE} {name}"));
-            line(format!("delete chain {FAMILY} {TABLE} {name}"));
+
+    fn add_sets(&mut self, before: &TableContent, next: &TableContent) {
+        for name in next.namespaces.keys() {
+            if !before.namespaces.contains_key(name) {
+                self.line(format!(
+                    "add set {FAMILY} {TABLE} {SET}{name} {{ type ipv4_addr; }}"
+                ));
+            }
         }
     }
-    for name in before.namespaces.keys() {
-        if !next.namespaces.contains_key(name) {
-            line(format!("delete set {FAMILY} {TABLE} {SET}{name}"));
+
+    fn write_chains(&mut self, before: &TableContent, next: &TableContent) {
+        for (name, rules) in &next.chains {
+            let known = before.chains.get(name);
+            if known == Some(rules) {
+                continue;
+            }
+            match known {
+                None => self.line(format!("add chain {FAMILY} {TABLE} {name}")),
+                Some(_) => self.line(format!("flush chain {FAMILY} {TABLE} {name}")),
+            }
+            for rule in rules {
+                self.line(format!("add rule {FAMILY} {TABLE} {name} {rule}"));
+            }
         }
     }
-    text
+
+    /// The map `to` from an address to its guard's chain, and the set `known` of these addresses.
+    fn change_guards(&mut self, before: &TableContent, next: &TableContent) {
+        let goto = |(address, chain): (&Ipv4Addr, &String)| format!("{address} : goto {chain}");
+        let gone: Vec<(&Ipv4Addr, &String)> = before
+            .guards
+            .iter()
+            .filter(|(address, chain)| next.guards.get(*address) != Some(*chain))
+            .collect();
+        let new: Vec<(&Ipv4Addr, &String)> = next
+            .guards
+            .iter()
+            .filter(|(address, chain)| before.guards.get(*address) != Some(*chain))
+            .collect();
+        self.elements(
+            "delete",
+            "to",
+            gone.iter().map(|one| one.0.to_string()).collect(),
+        );
+        self.elements("add", "to", new.iter().map(|one| goto(*one)).collect());
+        let is_lost = |one: &&(&Ipv4Addr, &String)| !next.guards.contains_key(one.0);
+        let is_found = |one: &&(&Ipv4Addr, &String)| !before.guards.contains_key(one.0);
+        let lost = gone.iter().filter(is_lost);
+        self.elements(
+            "delete",
+            "known",
+            lost.map(|one| one.0.to_string()).collect(),
+        );
+        let found = new.iter().filter(is_found);
+        self.elements("add", "known", found.map(|one| one.0.to_string()).collect());
+    }
+
+    fn change_namespaces(&mut self, before: &TableContent, next: &TableContent) {
+        let nobody = BTreeSet::new();
+        let names: BTreeSet<&String> = before
+            .namespaces
+            .keys()
+            .chain(next.namespaces.keys())
+            .collect();
+        for name in names {
+            let set = format!("{SET}{name}");
+            let had = before.namespaces.get(name).unwrap_or(&nobody);
+            // A set that goes as a whole needs no deletions.
+            let Some(has) = next.namespaces.get(name) else {
+                continue;
+            };
+            let lost = had.difference(has).map(Ipv4Addr::to_string);
+            self.elements("delete", &set, lost.collect());
+            let found = has.difference(had).map(Ipv4Addr::to_string);
+            self.elements("add", &set, found.collect());
+        }
+    }
+
+    fn change_links(&mut self, before: &TableContent, next: &TableContent) {
+        let link = |(name, address): &(String, Ipv4Addr)| format!("\"{name}\" . {address}");
+        self.elements(
+            "delete",
+            "links",
+            before.links.difference(&next.links).map(link).collect(),
+        );
+        self.elements(
+            "add",
+            "links",
+            next.links.difference(&before.links).map(link).collect(),
+        );
+    }
+
+    fn remove_unused(&mut self, before: &TableContent, next: &TableContent) {
+        for name in before.chains.keys() {
+            if !next.chains.contains_key(name) {
+                self.line(format!("flush chain {FAMILY} {TABLE} {name}"));
+                self.line(format!("delete chain {FAMILY} {TABLE} {name}"));
+            }
+        }
+        for name in before.namespaces.keys() {
+            if !next.namespaces.contains_key(name) {
+                self.line(format!("delete set {FAMILY} {TABLE} {SET}{name}"));
+            }
+        }
+    }
 }
 
 /// An element of the set of refused traffic.

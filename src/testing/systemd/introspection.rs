@@ -61,6 +61,34 @@ enum InterfaceMember {
     Signal(String),
 }
 
+/// A tag of the text.
+struct Tag<'xml> {
+    /// Byte at which it begins.
+    at: usize,
+    name: &'xml str,
+    /// What stands between its brackets, without the slash of an empty element.
+    inner: &'xml str,
+    /// Whether the element ends with this tag.
+    empty: bool,
+}
+
+impl Tag<'_> {
+    fn need(&self, attribute: &'static str) -> Result<String, IntrospectionError> {
+        attribute_of(self.inner, attribute).ok_or_else(|| IntrospectionError::Missing {
+            at: self.at,
+            tag: self.name.to_owned(),
+            attribute,
+        })
+    }
+
+    fn out_of_place(&self) -> IntrospectionError {
+        IntrospectionError::OutOfPlace {
+            at: self.at,
+            tag: self.name.to_owned(),
+        }
+    }
+}
+
 /// Parses introspection data.
 pub fn parse(xml: &str) -> Result<Interfaces, IntrospectionError> {
     let mut interfaces = Interfaces::new();
@@ -68,6 +96,35 @@ pub fn parse(xml: &str) -> Result<Interfaces, IntrospectionError> {
     let mut interface: Option<String> = None;
     let mut member: Option<InterfaceMember> = None;
     let mut at = 0;
+    while let Some((tag, end)) = next_tag(xml, at)? {
+        at = end;
+        match tag.name {
+            "node" if !tag.empty => depth += 1,
+            "/node" => depth = depth.saturating_sub(1),
+            _ if depth != 1 => {}
+            "interface" => {
+                let title = tag.need("name")?;
+                interfaces.entry(title.clone()).or_default();
+                interface = (!tag.empty).then_some(title);
+            }
+            "/interface" => interface = None,
+            "/method" | "/signal" => member = None,
+            "method" | "signal" | "property" | "arg" => {
+                let table = interface
+                    .as_ref()
+                    .and_then(|title| interfaces.get_mut(title))
+                    .ok_or_else(|| tag.out_of_place())?;
+                add_to_interface(table, &tag, &mut member)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(interfaces)
+}
+
+/// The first tag from the byte `at` on that is neither a comment nor a declaration, and the byte
+/// behind it; `None` if there is none.
+fn next_tag(xml: &str, mut at: usize) -> Result<Option<(Tag<'_>, usize)>, IntrospectionError> {
     while let Some(rest) = xml.get(at..).filter(|rest| !rest.is_empty()) {
         let Some(begin) = rest.find('<') else { break };
         let here = at + begin;
@@ -89,78 +146,63 @@ pub fn parse(xml: &str) -> Result<Interfaces, IntrospectionError> {
             Some(inner) => (inner, true),
             None => (inner, false),
         };
-        let name = inner.split_whitespace().next().unwrap_or_default();
-        let need = |attribute: &'static str| {
-            attribute_of(inner, attribute).ok_or_else(|| IntrospectionError::Missing {
-                at: here,
-                tag: name.to_owned(),
-                attribute,
-            })
-        };
-        let misplaced = || IntrospectionError::OutOfPlace {
+        let tag = Tag {
             at: here,
-            tag: name.to_owned(),
+            name: inner.split_whitespace().next().unwrap_or_default(),
+            inner,
+            empty,
         };
-        match name {
-            "node" if !empty => depth += 1,
-            "/node" => depth = depth.saturating_sub(1),
-            _ if depth != 1 => {}
-            "interface" => {
-                let title = need("name")?;
-                interfaces.entry(title.clone()).or_default();
-                interface = (!empty).then_some(title);
-            }
-            "/interface" => interface = None,
-            "/method" | "/signal" => member = None,
-            "method" | "signal" | "property" | "arg" => {
-                let table = interface
-                    .as_ref()
-                    .and_then(|title| interfaces.get_mut(title))
-                    .ok_or_else(misplaced)?;
-                match name {
-                    "method" => {
-                        let title = need("name")?;
-                        table.methods.entry(title.clone()).or_default();
-                        member = (!empty).then_some(InterfaceMember::Method(title));
-                    }
-                    "signal" => {
-                        let title = need("name")?;
-                        table.signals.entry(title.clone()).or_default();
-                        member = (!empty).then_some(InterfaceMember::Signal(title));
-                    }
-                    "property" => {
-                        let property = Property {
-                            kind: need("type")?,
-                            access: need("access")?,
-                        };
-                        table.properties.insert(need("name")?, property);
-                    }
-                    _ => {
-                        let kind = need("type")?;
-                        match member.as_ref().ok_or_else(misplaced)? {
-                            InterfaceMember::Signal(title) => {
-                                table
-                                    .signals
-                                    .entry(title.clone())
-                                    .or_default()
-                                    .push_str(&kind);
-                            }
-                            InterfaceMember::Method(title) => {
-                                let method = table.methods.entry(title.clone()).or_default();
-                                if attribute_of(inner, "direction").as_deref() == Some("out") {
-                                    method.gives.push_str(&kind);
-                                } else {
-                                    method.takes.push_str(&kind);
-                                }
-                            }
-                        }
+        return Ok(Some((tag, at)));
+    }
+    Ok(None)
+}
+
+/// Adds a method, a signal, a property, or an argument of `member` to an interface.
+fn add_to_interface(
+    table: &mut Interface,
+    tag: &Tag<'_>,
+    member: &mut Option<InterfaceMember>,
+) -> Result<(), IntrospectionError> {
+    match tag.name {
+        "method" => {
+            let title = tag.need("name")?;
+            table.methods.entry(title.clone()).or_default();
+            *member = (!tag.empty).then_some(InterfaceMember::Method(title));
+        }
+        "signal" => {
+            let title = tag.need("name")?;
+            table.signals.entry(title.clone()).or_default();
+            *member = (!tag.empty).then_some(InterfaceMember::Signal(title));
+        }
+        "property" => {
+            let property = Property {
+                kind: tag.need("type")?,
+                access: tag.need("access")?,
+            };
+            table.properties.insert(tag.need("name")?, property);
+        }
+        _ => {
+            let kind = tag.need("type")?;
+            match member.as_ref().ok_or_else(|| tag.out_of_place())? {
+                InterfaceMember::Signal(title) => {
+                    table
+                        .signals
+                        .entry(title.clone())
+                        .or_default()
+                        .push_str(&kind);
+                }
+                InterfaceMember::Method(title) => {
+                    let method = table.methods.entry(title.clone()).or_default();
+                    if attribute_of(tag.inner, "direction").as_deref() == Some("out") {
+                        method.gives.push_str(&kind);
+                    } else {
+                        method.takes.push_str(&kind);
                     }
                 }
             }
-            _ => {}
         }
     }
-    Ok(interfaces)
+    Ok(())
 }
 
 fn attribute_of(tag: &str, attribute: &str) -> Option<String> {

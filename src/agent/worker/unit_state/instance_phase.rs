@@ -114,158 +114,238 @@ pub(crate) fn judge_instance(
     status: &UnitStatus,
     circumstances: JudgementInput,
 ) -> InstanceVerdict {
-    let not_started = circumstances.fault == Some(RunFault::CannotStart);
-    // A program that never ran has no exit code.
-    let exit_code = exit_code(status).filter(|_| !not_started);
-    let policy = &assignment.restart_policy;
-    let gave_up = status.active_state == ActiveState::Failed
-        && policy.condition == RestartCondition::MaxCount
-        && !circumstances.fault.is_some_and(RunFault::is_excused);
-    let restarts = circumstances.restarts.saturating_sub(u32::from(gave_up));
-    let verdict = |phase, reason, message: String, action| InstanceVerdict {
-        phase,
-        reason,
-        message,
-        restarts,
-        exit_code,
-        action,
-        again: None,
-        beside: None,
-    };
-    let excused = |fault: RunFault, action| {
-        verdict(
-            InstancePhase::Starting,
-            Some(fault.reason()),
-            fault.message(),
-            action,
-        )
-    };
-    // The journal has Podman's error.
-    let (loops, words) = match not_started {
-        true => (Reason::CannotStart, String::new()),
-        false => (Reason::CrashLoop, ended(status, exit_code)),
-    };
     use ActiveState::{Activating, Active, Deactivating, Failed, Inactive, Refreshing, Reloading};
+    let judgement = Judgement::of(assignment, status, circumstances);
+    let calm = |phase, action| judgement.verdict(phase, None, String::new(), action);
     match (
         status.active_state,
         &status.sub_state,
         circumstances.fault.filter(|fault| fault.is_excused()),
     ) {
-        (Active, SubState::Exited, _) if assignment.runs_once() => verdict(
-            InstancePhase::Succeeded,
-            Some(Reason::ProgramEnded),
-            ended(status, exit_code),
-            StartAction::Leave,
-        ),
-        (Active | Reloading | Refreshing, ..) => running(status, circumstances, verdict),
-        (Activating, _, Some(fault)) => excused(fault, StartAction::Leave),
+        (Active, SubState::Exited, _) if assignment.runs_once() => judgement.program_ended(),
+        (Active | Reloading | Refreshing, ..) => judgement.running(),
+        (Activating, _, Some(fault)) => judgement.excused(fault, StartAction::Leave),
         (Activating, SubState::AutoRestart | SubState::AutoRestartQueued, None) => {
-            verdict(InstancePhase::Restarting, Some(loops), words, StartAction::Leave)
+            judgement.restarting()
         }
-        (Activating, ..) if status.restarts > 0 => {
-            verdict(InstancePhase::Restarting, Some(loops), words, StartAction::Leave)
-        }
-        (Activating, ..) => verdict(InstancePhase::Starting, None, String::new(), StartAction::Leave),
-        (Deactivating, ..) => verdict(InstancePhase::Restarting, None, String::new(), StartAction::Leave),
-        // Its program had begun, and runs once.
-        (Failed, _, Some(RunFault::Fenced)) if assignment.runs_once() => verdict(
+        (Activating, ..) if status.restarts > 0 => judgement.restarting(),
+        (Activating, ..) => calm(InstancePhase::Starting, StartAction::Leave),
+        (Deactivating, ..) => calm(InstancePhase::Restarting, StartAction::Leave),
+        (Failed, _, fault) => judgement.failed(fault),
+        (Inactive, ..) if status.result == ServiceResult::ExecCondition => judgement.not_ready(),
+        _ if circumstances.begun && assignment.runs_once() => judgement.verdict(
             InstancePhase::Failed,
             Some(Reason::Interrupted),
-            "the machine reached no leader, and has stopped it".to_owned(),
-            StartAction::Leave,
-        ),
-        (Failed, ..) if status.result == ServiceResult::Timeout && assignment.runs_once() => verdict(
-            InstancePhase::Failed,
-            Some(Reason::DeadlineExceeded),
-            "it was ended at the deadline of its run, or did not start within its time".to_owned(),
-            StartAction::Leave,
-        ),
-        (Failed, _, Some(fault)) => excused(fault, StartAction::StartUncounted),
-        (Failed, ..) => {
-            let reason = match policy.condition {
-                RestartCondition::MaxCount => Reason::RestartsExhausted,
-                RestartCondition::Never | RestartCondition::Always if not_started => Reason::CannotStart,
-                RestartCondition::Never => Reason::ProgramFailed,
-                RestartCondition::Always => Reason::Failed,
-            };
-            let action = match policy.condition {
-                RestartCondition::Always => StartAction::StartUncounted,
-                RestartCondition::MaxCount | RestartCondition::Never => StartAction::Leave,
-            };
-            verdict(InstancePhase::Failed, Some(reason), words, action)
-        }
-        (Inactive, ..) if status.result == ServiceResult::ExecCondition && !assignment.container.devices.is_empty() => verdict(
-            InstancePhase::Starting,
-            Some(Reason::DeviceNotOpen),
-            format!(
-                "its user {} can't open its devices or reach what it mounts, or a file of KAT's is missing",
-                assignment.user.name
-            ),
-            StartAction::Start,
-        ),
-        (Inactive, ..) if status.result == ServiceResult::ExecCondition && !assignment.volumes.is_empty() => verdict(
-            InstancePhase::Starting,
-            Some(Reason::MountsNotReachable),
-            format!(
-                "its user {} can't reach what it mounts, or a file of KAT's is missing",
-                assignment.user.name
-            ),
-            StartAction::Start,
-        ),
-        (Inactive, ..) if status.result == ServiceResult::ExecCondition => verdict(
-            InstancePhase::Starting,
-            Some(Reason::NetworkFilesMissing),
-            "a file of KAT's that the container's network needs is missing; the agent puts it back when it starts"
+            "it was stopped before its program ended, as by a power cut, and is not started again"
                 .to_owned(),
-            StartAction::Start,
-        ),
-        _ if circumstances.begun && assignment.runs_once() => verdict(
-            InstancePhase::Failed,
-            Some(Reason::Interrupted),
-            "it was stopped before its program ended, as by a power cut, and is not started again".to_owned(),
             StartAction::Leave,
         ),
         _ if circumstances.ended
-            && policy.condition != RestartCondition::Always
-            && !assignment.runs_once() => verdict(
-            InstancePhase::Succeeded,
-            Some(Reason::ProgramEnded),
-            ended(status, exit_code),
-            StartAction::Leave,
-        ),
-        _ => verdict(InstancePhase::Starting, None, String::new(), StartAction::Start),
+            && assignment.restart_policy.condition != RestartCondition::Always
+            && !assignment.runs_once() =>
+        {
+            judgement.program_ended()
+        }
+        _ => calm(InstancePhase::Starting, StartAction::Start),
     }
 }
 
-fn running(
-    status: &UnitStatus,
+/// What the verdicts about one state of a unit have in common.
+struct Judgement<'a> {
+    assignment: &'a Assignment,
+    status: &'a UnitStatus,
     circumstances: JudgementInput,
-    verdict: impl Fn(InstancePhase, Option<Reason>, String, StartAction) -> InstanceVerdict,
-) -> InstanceVerdict {
-    let up = Duration::from_micros(
-        circumstances
-            .now
-            .saturating_sub(status.exec_main_start_monotonic),
-    );
-    // Neither restarts that were KAT's fault count here, nor those before a start by hand.
-    let lately = status.restarts.min(circumstances.restarts);
-    if lately >= OFTEN && up < SETTLE {
-        let message = format!("started again {lately} times");
-        let mut verdict = verdict(
-            InstancePhase::Restarting,
-            Some(Reason::CrashLoop),
-            message,
-            StartAction::Leave,
-        );
-        verdict.again = Some(SETTLE - up);
-        return verdict;
+    /// Podman could not start the container, so that the program never ran.
+    not_started: bool,
+    /// [`InstanceVerdict::exit_code`].
+    exit_code: Option<i32>,
+    /// [`InstanceVerdict::restarts`].
+    restarts: u32,
+}
+
+impl<'a> Judgement<'a> {
+    fn of(
+        assignment: &'a Assignment,
+        status: &'a UnitStatus,
+        circumstances: JudgementInput,
+    ) -> Self {
+        let not_started = circumstances.fault == Some(RunFault::CannotStart);
+        let gave_up = status.active_state == ActiveState::Failed
+            && assignment.restart_policy.condition == RestartCondition::MaxCount
+            && !circumstances.fault.is_some_and(RunFault::is_excused);
+        Self {
+            assignment,
+            status,
+            circumstances,
+            not_started,
+            // A program that never ran has no exit code.
+            exit_code: exit_code(status).filter(|_| !not_started),
+            restarts: circumstances.restarts.saturating_sub(u32::from(gave_up)),
+        }
     }
-    verdict(
-        InstancePhase::Running,
-        None,
-        String::new(),
-        StartAction::Leave,
-    )
+
+    fn verdict(
+        &self,
+        phase: InstancePhase,
+        reason: Option<Reason>,
+        message: String,
+        action: StartAction,
+    ) -> InstanceVerdict {
+        InstanceVerdict {
+            phase,
+            reason,
+            message,
+            restarts: self.restarts,
+            exit_code: self.exit_code,
+            action,
+            again: None,
+            beside: None,
+        }
+    }
+
+    fn excused(&self, fault: RunFault, action: StartAction) -> InstanceVerdict {
+        self.verdict(
+            InstancePhase::Starting,
+            Some(fault.reason()),
+            fault.message(),
+            action,
+        )
+    }
+
+    fn program_ended(&self) -> InstanceVerdict {
+        self.verdict(
+            InstancePhase::Succeeded,
+            Some(Reason::ProgramEnded),
+            ended(self.status, self.exit_code),
+            StartAction::Leave,
+        )
+    }
+
+    fn running(&self) -> InstanceVerdict {
+        let up = Duration::from_micros(
+            self.circumstances
+                .now
+                .saturating_sub(self.status.exec_main_start_monotonic),
+        );
+        // Neither restarts that were KAT's fault count here, nor those before a start by hand.
+        let lately = self.status.restarts.min(self.circumstances.restarts);
+        if lately >= OFTEN && up < SETTLE {
+            let message = format!("started again {lately} times");
+            let mut verdict = self.verdict(
+                InstancePhase::Restarting,
+                Some(Reason::CrashLoop),
+                message,
+                StartAction::Leave,
+            );
+            verdict.again = Some(SETTLE - up);
+            return verdict;
+        }
+        self.verdict(
+            InstancePhase::Running,
+            None,
+            String::new(),
+            StartAction::Leave,
+        )
+    }
+
+    /// systemd starts the unit again after a failure.
+    fn restarting(&self) -> InstanceVerdict {
+        let reason = if self.not_started {
+            Reason::CannotStart
+        } else {
+            Reason::CrashLoop
+        };
+        self.verdict(
+            InstancePhase::Restarting,
+            Some(reason),
+            self.failure_message(),
+            StartAction::Leave,
+        )
+    }
+
+    /// How the program ended; empty where it never ran, since the journal has Podman's error.
+    fn failure_message(&self) -> String {
+        if self.not_started {
+            return String::new();
+        }
+        ended(self.status, self.exit_code)
+    }
+
+    /// The unit failed. `fault` is an excused cause.
+    fn failed(&self, fault: Option<RunFault>) -> InstanceVerdict {
+        let runs_once = self.assignment.runs_once();
+        match fault {
+            // Its program had begun, and runs once.
+            Some(RunFault::Fenced) if runs_once => self.verdict(
+                InstancePhase::Failed,
+                Some(Reason::Interrupted),
+                "the machine reached no leader, and has stopped it".to_owned(),
+                StartAction::Leave,
+            ),
+            _ if self.status.result == ServiceResult::Timeout && runs_once => self.verdict(
+                InstancePhase::Failed,
+                Some(Reason::DeadlineExceeded),
+                "it was ended at the deadline of its run, or did not start within its time"
+                    .to_owned(),
+                StartAction::Leave,
+            ),
+            Some(fault) => self.excused(fault, StartAction::StartUncounted),
+            None => {
+                let condition = self.assignment.restart_policy.condition;
+                let reason = match condition {
+                    RestartCondition::MaxCount => Reason::RestartsExhausted,
+                    RestartCondition::Never | RestartCondition::Always if self.not_started => {
+                        Reason::CannotStart
+                    }
+                    RestartCondition::Never => Reason::ProgramFailed,
+                    RestartCondition::Always => Reason::Failed,
+                };
+                let action = match condition {
+                    RestartCondition::Always => StartAction::StartUncounted,
+                    RestartCondition::MaxCount | RestartCondition::Never => StartAction::Leave,
+                };
+                self.verdict(
+                    InstancePhase::Failed,
+                    Some(reason),
+                    self.failure_message(),
+                    action,
+                )
+            }
+        }
+    }
+
+    /// A condition of the unit did not hold: its user can't reach something that the instance needs,
+    /// or a file of KAT's is missing.
+    fn not_ready(&self) -> InstanceVerdict {
+        let user = &self.assignment.user.name;
+        let (reason, message) = if !self.assignment.container.devices.is_empty() {
+            (
+                Reason::DeviceNotOpen,
+                format!(
+                    "its user {user} can't open its devices or reach what it mounts, or a file of KAT's is missing"
+                ),
+            )
+        } else if !self.assignment.volumes.is_empty() {
+            (
+                Reason::MountsNotReachable,
+                format!(
+                    "its user {user} can't reach what it mounts, or a file of KAT's is missing"
+                ),
+            )
+        } else {
+            (
+                Reason::NetworkFilesMissing,
+                "a file of KAT's that the container's network needs is missing; the agent puts it back when it starts"
+                    .to_owned(),
+            )
+        };
+        self.verdict(
+            InstancePhase::Starting,
+            Some(reason),
+            message,
+            StartAction::Start,
+        )
+    }
 }
 
 /// `CLD_EXITED` of waitid(2).

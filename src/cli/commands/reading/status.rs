@@ -17,7 +17,10 @@ use crate::{
 };
 use findings::{Findings, StatusResponses};
 use kat_client::{Client, ClientError};
-use kat_types::api::{Event, EventFilter, EventKind, InstanceItem, NodeItem, WorkloadItem};
+use kat_types::{
+    api::{Event, EventFilter, EventKind, InstanceItem, NodeItem, ServerVersion, WorkloadItem},
+    resource::ClusterConfiguration,
+};
 
 /// Longest age of a shown warning.
 const RECENT_SECONDS: i64 = 3_600;
@@ -36,8 +39,33 @@ pub(crate) async fn run(
     own: Option<&Client>,
     namespace: &str,
 ) -> Result<u8, CliError> {
-    let client = &session.client;
     let console = session.console;
+    let answers = ask(session, own, namespace).await?;
+    let now = Timestamp::now();
+    let findings = Findings::of(&answers.known, now);
+    let screen = screen(session, &answers, &findings);
+    let mut screen = output::wrapped(&screen, console.width);
+    if !is_refused(&answers.events) {
+        screen.push_str(&warnings(answers.events, &answers.known, now, console));
+    }
+    console.print(&screen)?;
+    Ok(u8::from(!findings.troubles.is_empty()))
+}
+
+/// The content of the screen, as the API and the agent of the caller's machine have it.
+struct StatusAnswers {
+    known: StatusResponses,
+    configuration: Result<ClusterConfiguration, ClientError>,
+    version: Result<ServerVersion, ClientError>,
+    events: Result<Vec<Event>, ClientError>,
+}
+
+async fn ask(
+    session: &CliSession<'_>,
+    own: Option<&Client>,
+    namespace: &str,
+) -> Result<StatusAnswers, CliError> {
+    let client = &session.client;
     // Without any response there is no screen.
     let health = match client.healthz().await {
         Err(error @ (ClientError::Unreachable { .. } | ClientError::Configuration { .. })) => {
@@ -52,7 +80,7 @@ pub(crate) async fn run(
             None => None,
         }
     };
-    let (own_health, version, configuration, nodes, workloads, instances, authorities, mut events) = tokio::join!(
+    let (own_health, version, configuration, nodes, workloads, instances, authorities, events) = tokio::join!(
         own_health,
         client.version(),
         client.cluster_configuration(),
@@ -83,26 +111,46 @@ pub(crate) async fn run(
         authorities: authorities.map(|list| list.items),
     };
     known.add_own_health(own_health);
-    if is_refused(&known.workloads) && known.overview.is_none() {
-        let filter = EventFilter {
-            namespace: Some(namespace.to_owned()),
-            ..EventFilter::default()
-        };
-        let (workloads, instances, of_namespace) = tokio::join!(
-            client.workloads(Some(namespace)),
-            client.instances(Some(namespace)),
-            get::events(session, &filter),
-        );
-        if !is_hidden(&workloads) && !is_hidden(&instances) {
-            known.namespace = Some(namespace.to_owned());
-            known.workloads = workloads.map(|list| list.items);
-            known.instances = instances.map(|list| list.items);
-            events = of_namespace;
-        }
+    let mut answers = StatusAnswers {
+        known,
+        configuration,
+        version,
+        events,
+    };
+    if is_refused(&answers.known.workloads) && answers.known.overview.is_none() {
+        narrow_to_namespace(session, namespace, &mut answers).await;
     }
-    let now = Timestamp::now();
-    let findings = Findings::of(&known, now);
-    let cluster = match (&configuration, &known.overview) {
+    Ok(answers)
+}
+
+/// Puts one namespace in the place of the whole cluster, unless the caller may not read that either.
+async fn narrow_to_namespace(
+    session: &CliSession<'_>,
+    namespace: &str,
+    answers: &mut StatusAnswers,
+) {
+    let client = &session.client;
+    let filter = EventFilter {
+        namespace: Some(namespace.to_owned()),
+        ..EventFilter::default()
+    };
+    let (workloads, instances, of_namespace) = tokio::join!(
+        client.workloads(Some(namespace)),
+        client.instances(Some(namespace)),
+        get::events(session, &filter),
+    );
+    if !is_hidden(&workloads) && !is_hidden(&instances) {
+        answers.known.namespace = Some(namespace.to_owned());
+        answers.known.workloads = workloads.map(|list| list.items);
+        answers.known.instances = instances.map(|list| list.items);
+        answers.events = of_namespace;
+    }
+}
+
+/// The screen without the recent warnings, not wrapped yet.
+fn screen(session: &CliSession<'_>, answers: &StatusAnswers, findings: &Findings) -> String {
+    let console = session.console;
+    let cluster = match (&answers.configuration, &answers.known.overview) {
         (Ok(configuration), _) => format!("cluster `{}`", configuration.metadata.name),
         (Err(_), Some(overview)) if !overview.cluster.is_empty() => {
             format!("cluster `{}`", overview.cluster)
@@ -114,7 +162,7 @@ pub(crate) async fn run(
     } else {
         tint("not well", TextTone::Bad, console.colour)
     };
-    let version = version.map_or_else(
+    let version = answers.version.as_ref().map_or_else(
         |_| String::new(),
         |answer| format!(", version {}", answer.version),
     );
@@ -126,7 +174,7 @@ pub(crate) async fn run(
     let mut field = |name: &str, text: &str| {
         screen.push_str(&format!("{name:<12}{text}\n"));
     };
-    field("api", &format!("{}{version}", client.endpoint()));
+    field("api", &format!("{}{version}", session.client.endpoint()));
     field("leader", &findings.leader);
     field("etcd", &findings.etcd);
     field("nodes", &findings.nodes);
@@ -138,12 +186,7 @@ pub(crate) async fn run(
     list(&mut screen, "not well", &findings.troubles);
     list(&mut screen, "on the way", &findings.under_way);
     list(&mut screen, "security", &findings.security);
-    let mut screen = output::wrapped(&screen, console.width);
-    if !is_refused(&events) {
-        screen.push_str(&warnings(events, &known, now, console));
-    }
-    console.print(&screen)?;
-    Ok(u8::from(!findings.troubles.is_empty()))
+    screen
 }
 
 /// Whether the caller may not read this.

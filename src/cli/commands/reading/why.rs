@@ -76,118 +76,147 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &WhyArgs) -> Result
 }
 
 async fn report(session: &CliSession<'_>, object: &Reference) -> Result<WhyReport, CliError> {
-    let Reference {
-        namespace, name, ..
-    } = object;
-    let client = &session.client;
     let now = Timestamp::now();
     let kind = guess::kind_of(session, object, EXPLAINED).await?;
-    Ok(match kind {
-        NamedKind::Workload => {
-            let item = match client.workload(namespace, name).await {
-                Ok(item) => item,
-                Err(error) => {
-                    let place = Some(namespace.as_str());
-                    return Err(get::missing::<WorkloadItem>(session, error, place, name).await);
-                }
-            };
-            let mut instances = client.workload_instances(namespace, name).await?.items;
-            instances.sort_by(InstanceItem::order);
-            let ids: Vec<&str> = instances
-                .iter()
-                .map(|instance| instance.metadata.name.as_str())
-                .collect();
-            let events = about(session, Some(namespace), |kind, of| match kind {
-                ObjectKind::Workload => of == name,
-                ObjectKind::Instance => ids.contains(&of),
-                _ => false,
-            })
-            .await;
-            // Callers that may not read machines are told without them.
-            let nodes = client.nodes().await.map(|list| list.items);
-            let nodes = nodes.unwrap_or_default();
-            let mut drained = nodes.clone();
-            drained.retain(|node| node.spec.draining);
-            let mut told = story::of_workload(&item, &instances, &drained, events, now);
-            told.tell_silent_machines(&nodes, &instances, now);
-            let refused = isolation::of_workload(session, namespace, name, now).await;
-            let job = item.status.job.as_ref();
-            if let Some(skipped) = job.and_then(|job| job.skipped.as_ref()) {
-                let time = skipped.scheduled;
-                let message = output::plain(&skipped.message);
-                told.notes.push(format!("no run at {time}: {message}"));
-            }
-            told.notes.extend(refused.notes);
-            told.next.extend(refused.next);
-            told
-        }
-        NamedKind::Instance => {
-            let item = match client.instance(namespace, name).await {
-                Ok(item) => item,
-                Err(error) => {
-                    let place = Some(namespace.as_str());
-                    return Err(get::missing::<InstanceItem>(session, error, place, name).await);
-                }
-            };
-            let events = about(session, Some(namespace), |kind, of| {
-                *kind == ObjectKind::Instance && of == name
-            });
-            let (events, nodes) = tokio::join!(events, client.nodes());
-            let nodes = nodes.map(|list| list.items).unwrap_or_default();
-            let mut story = story::of_instance(&item, events, now);
-            story.tell_silent_machines(&nodes, std::slice::from_ref(&item), now);
-            story
-        }
-        NamedKind::Node => {
-            let item = match client.node(name).await {
-                Ok(item) => item,
-                Err(error) => {
-                    return Err(get::missing::<NodeItem>(session, error, None, name).await);
-                }
-            };
-            let events = about(session, None, |kind, of| {
-                *kind == ObjectKind::Node && of == name
-            });
-            let workloads = match item.spec.draining {
-                true => workloads_on(session, name).await,
-                false => Vec::new(),
-            };
-            story::of_node(&item, &workloads, events.await, now)
-        }
-        NamedKind::Route => {
-            let routes = describe::routes_of(session, object).await?;
-            let workload = routes.first().map(|route| route.spec.workload.clone());
-            let events = about(session, Some(namespace), |kind, of| {
-                *kind == ObjectKind::Workload && Some(of) == workload.as_deref()
-            });
-            story::of_routes(&routes, events.await, now)
-        }
-        NamedKind::Address => {
-            let item = describe::virtual_address(session, name).await?;
-            let address = item.metadata.name.clone();
-            let query = EventFilter::default();
-            let mut events = get::events(session, &query).await.unwrap_or_default();
-            events.retain(|event| {
-                let mut words = event.message.split([' ', ':', ',']);
-                event.involved_object.kind == ObjectKind::Node && words.any(|word| word == address)
-            });
-            events.reverse();
-            events.truncate(EVENTS);
-            story::of_address(&item, events, now)
-        }
+    match kind {
+        NamedKind::Workload => workload_report(session, object, now).await,
+        NamedKind::Instance => instance_report(session, object, now).await,
+        NamedKind::Node => node_report(session, &object.name, now).await,
+        NamedKind::Route => route_report(session, object, now).await,
+        NamedKind::Address => address_report(session, &object.name, now).await,
         NamedKind::Namespace
         | NamedKind::Job
         | NamedKind::Run
         | NamedKind::Volume
         | NamedKind::Secret
         | NamedKind::Event
-        | NamedKind::Token => {
-            return Err(CliError::usage(format!(
-                "the state of a {} has no explanation",
-                kind.singular()
-            )));
+        | NamedKind::Token => Err(CliError::usage(format!(
+            "the state of a {} has no explanation",
+            kind.singular()
+        ))),
+    }
+}
+
+async fn workload_report(
+    session: &CliSession<'_>,
+    Reference {
+        namespace, name, ..
+    }: &Reference,
+    now: Timestamp,
+) -> Result<WhyReport, CliError> {
+    let client = &session.client;
+    let item = match client.workload(namespace, name).await {
+        Ok(item) => item,
+        Err(error) => {
+            let place = Some(namespace.as_str());
+            return Err(get::missing::<WorkloadItem>(session, error, place, name).await);
         }
+    };
+    let mut instances = client.workload_instances(namespace, name).await?.items;
+    instances.sort_by(InstanceItem::order);
+    let ids: Vec<&str> = instances
+        .iter()
+        .map(|instance| instance.metadata.name.as_str())
+        .collect();
+    let events = about(session, Some(namespace), |kind, of| match kind {
+        ObjectKind::Workload => of == name,
+        ObjectKind::Instance => ids.contains(&of),
+        _ => false,
     })
+    .await;
+    // Callers that may not read machines are told without them.
+    let nodes = client.nodes().await.map(|list| list.items);
+    let nodes = nodes.unwrap_or_default();
+    let mut drained = nodes.clone();
+    drained.retain(|node| node.spec.draining);
+    let mut told = story::of_workload(&item, &instances, &drained, events, now);
+    told.tell_silent_machines(&nodes, &instances, now);
+    let refused = isolation::of_workload(session, namespace, name, now).await;
+    let job = item.status.job.as_ref();
+    if let Some(skipped) = job.and_then(|job| job.skipped.as_ref()) {
+        let time = skipped.scheduled;
+        let message = output::plain(&skipped.message);
+        told.notes.push(format!("no run at {time}: {message}"));
+    }
+    told.notes.extend(refused.notes);
+    told.next.extend(refused.next);
+    Ok(told)
+}
+
+async fn instance_report(
+    session: &CliSession<'_>,
+    Reference {
+        namespace, name, ..
+    }: &Reference,
+    now: Timestamp,
+) -> Result<WhyReport, CliError> {
+    let client = &session.client;
+    let item = match client.instance(namespace, name).await {
+        Ok(item) => item,
+        Err(error) => {
+            let place = Some(namespace.as_str());
+            return Err(get::missing::<InstanceItem>(session, error, place, name).await);
+        }
+    };
+    let events = about(session, Some(namespace), |kind, of| {
+        *kind == ObjectKind::Instance && of == name
+    });
+    let (events, nodes) = tokio::join!(events, client.nodes());
+    let nodes = nodes.map(|list| list.items).unwrap_or_default();
+    let mut story = story::of_instance(&item, events, now);
+    story.tell_silent_machines(&nodes, std::slice::from_ref(&item), now);
+    Ok(story)
+}
+
+async fn node_report(
+    session: &CliSession<'_>,
+    name: &str,
+    now: Timestamp,
+) -> Result<WhyReport, CliError> {
+    let item = match session.client.node(name).await {
+        Ok(item) => item,
+        Err(error) => return Err(get::missing::<NodeItem>(session, error, None, name).await),
+    };
+    let events = about(session, None, |kind, of| {
+        *kind == ObjectKind::Node && of == name
+    });
+    let workloads = match item.spec.draining {
+        true => workloads_on(session, name).await,
+        false => Vec::new(),
+    };
+    Ok(story::of_node(&item, &workloads, events.await, now))
+}
+
+async fn route_report(
+    session: &CliSession<'_>,
+    object: &Reference,
+    now: Timestamp,
+) -> Result<WhyReport, CliError> {
+    let routes = describe::routes_of(session, object).await?;
+    let workload = routes.first().map(|route| route.spec.workload.clone());
+    let events = about(session, Some(&object.namespace), |kind, of| {
+        *kind == ObjectKind::Workload && Some(of) == workload.as_deref()
+    });
+    Ok(story::of_routes(&routes, events.await, now))
+}
+
+/// An event has no field for a virtual address: its message names the address.
+async fn address_report(
+    session: &CliSession<'_>,
+    name: &str,
+    now: Timestamp,
+) -> Result<WhyReport, CliError> {
+    let item = describe::virtual_address(session, name).await?;
+    let address = item.metadata.name.clone();
+    let query = EventFilter::default();
+    let mut events = get::events(session, &query).await.unwrap_or_default();
+    events.retain(|event| {
+        let mut words = event.message.split([' ', ':', ',']);
+        event.involved_object.kind == ObjectKind::Node && words.any(|word| word == address)
+    });
+    events.reverse();
+    events.truncate(EVENTS);
+    Ok(story::of_address(&item, events, now))
 }
 
 /// The workloads with an instance on the machine; none where they cannot be read.

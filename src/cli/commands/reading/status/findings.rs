@@ -306,6 +306,20 @@ impl Findings {
                 return;
             }
         };
+        self.of_leaders(&nodes, alone);
+        self.of_members(&nodes, now);
+        let ready = nodes
+            .iter()
+            .filter(|node| node.status.phase == NodePhase::Ready)
+            .count();
+        self.nodes = format!("{ready} of {} ready", nodes.len());
+        self.of_overlay(&nodes);
+        for node in nodes {
+            self.of_node(node, now);
+        }
+    }
+
+    fn of_leaders(&mut self, nodes: &[&NodeItem], alone: bool) {
         let leaders: Vec<&str> = nodes
             .iter()
             .filter(|node| node.status.roles.contains(&NodeRole::Leader))
@@ -320,79 +334,66 @@ impl Findings {
         } else {
             self.leader = leaders.join(", ");
         }
-        self.of_members(&nodes, now);
-        let ready = nodes
-            .iter()
-            .filter(|node| node.status.phase == NodePhase::Ready)
-            .count();
-        self.nodes = format!("{ready} of {} ready", nodes.len());
-        self.of_overlay(&nodes);
-        for node in nodes {
-            let status = &node.status;
-            let name = &node.metadata.name;
-            let by_overview = is_overview_only(node);
-            if by_overview && node.caution().is_some() {
-                continue;
+    }
+
+    fn of_node(&mut self, node: &NodeItem, now: Timestamp) {
+        let status = &node.status;
+        let name = &node.metadata.name;
+        let by_overview = is_overview_only(node);
+        if by_overview && node.caution().is_some() {
+            return;
+        }
+        let heard = match status.last_heartbeat {
+            None if by_overview => String::new(),
+            None if status.phase == NodePhase::Joining => " (no report yet)".to_owned(),
+            None => " (no report to the present leader)".to_owned(),
+            Some(then) => format!(" (last report {} ago)", time::age(now, then)),
+        };
+        let said = reason_and_message(&status.reason, &status.message);
+        let line = format!("node {name} is {}{heard}{said}", word(&status.phase));
+        self.of_faults(name, &status.conditions);
+        self.of_conditions(&format!("node {name}"), &status.conditions, now);
+        let joins = !by_overview && status.phase == NodePhase::Joining;
+        let created = node.metadata.creation_timestamp;
+        match status.phase {
+            // The machine's status is not updated any more.
+            NodePhase::Ready if status.reason == Reason::NotWritable => self.troubles.push(line),
+            NodePhase::Ready => {}
+            NodePhase::NotReady | NodePhase::Detached => self.troubles.push(line),
+            NodePhase::Joining if joins && is_older(created, LATE_JOIN_SECONDS, now) => {
+                self.troubles.push(line);
             }
-            let heard = match status.last_heartbeat {
-                None if by_overview => String::new(),
-                None if status.phase == NodePhase::Joining => " (no report yet)".to_owned(),
-                None => " (no report to the present leader)".to_owned(),
-                Some(then) => format!(" (last report {} ago)", time::age(now, then)),
-            };
-            let said = reason_and_message(&status.reason, &status.message);
-            let line = format!("node {name} is {}{heard}{said}", word(&status.phase));
-            let mut conditions = status.conditions.iter();
-            let unwritten = conditions.find(|one| one.kind == FILES_WRITTEN && !one.status);
-            self.troubles.extend(unwritten.map(|one| {
-                let message = one_line(&one.message);
-                format!(
-                    "node {name} goes by old files, since new ones cannot be written: {message}"
-                )
-            }));
-            let mut conditions = status.conditions.iter();
-            let refused = conditions.find(|one| one.kind == STORE_EPOCH_REFUSED && one.status);
-            self.troubles.extend(refused.map(|one| {
-                let message = one_line(&one.message);
-                format!("node {name} does not follow the cluster: {message}")
-            }));
-            let mut conditions = status.conditions.iter();
-            let unreachable = conditions.find(|one| one.reason == Reason::OverlayDown);
-            self.troubles.extend(unreachable.map(|one| {
-                let message = one_line(&one.message);
-                format!("node {name} is unreachable over the overlay: {message}")
-            }));
-            let mut conditions = status.conditions.iter();
-            let short = conditions.find(|one| one.kind == DISK_PRESSURE && one.status);
-            self.troubles.extend(short.map(|one| {
-                let message = one_line(&one.message);
-                format!("node {name} is short of disk space: {message}")
-            }));
-            // It ends with an upgrade, and everything runs meanwhile.
-            let mut conditions = status.conditions.iter();
-            let older = conditions.find(|one| one.kind == READS_FILES && !one.status);
-            self.under_way.extend(older.map(|one| {
-                let message = one_line(&one.message);
-                format!("node {name} has an earlier version of KAT: {message}")
-            }));
-            self.of_conditions(&format!("node {name}"), &status.conditions, now);
-            let joins = !by_overview && status.phase == NodePhase::Joining;
-            let created = node.metadata.creation_timestamp;
-            match status.phase {
-                // The machine's status is not updated any more.
-                NodePhase::Ready if status.reason == Reason::NotWritable => {
-                    self.troubles.push(line)
-                }
-                NodePhase::Ready => {}
-                NodePhase::NotReady | NodePhase::Detached => self.troubles.push(line),
-                NodePhase::Joining if joins && is_older(created, LATE_JOIN_SECONDS, now) => {
-                    self.troubles.push(line);
-                }
-                NodePhase::Joining | NodePhase::Draining | NodePhase::Drained => {
-                    self.under_way.push(line);
-                }
+            NodePhase::Joining | NodePhase::Draining | NodePhase::Drained => {
+                self.under_way.push(line);
             }
         }
+    }
+
+    /// The conditions of a machine that have sentences of their own, except those of etcd's members.
+    fn of_faults(&mut self, name: &str, conditions: &[Condition]) {
+        let unwritten = message_of(conditions, |one| one.kind == FILES_WRITTEN && !one.status);
+        self.troubles.extend(unwritten.map(|message| {
+            format!("node {name} goes by old files, since new ones cannot be written: {message}")
+        }));
+        let refused = message_of(conditions, |one| {
+            one.kind == STORE_EPOCH_REFUSED && one.status
+        });
+        self.troubles.extend(
+            refused.map(|message| format!("node {name} does not follow the cluster: {message}")),
+        );
+        let unreachable = message_of(conditions, |one| one.reason == Reason::OverlayDown);
+        self.troubles.extend(
+            unreachable
+                .map(|message| format!("node {name} is unreachable over the overlay: {message}")),
+        );
+        let short = message_of(conditions, |one| one.kind == DISK_PRESSURE && one.status);
+        self.troubles
+            .extend(short.map(|message| format!("node {name} is short of disk space: {message}")));
+        // It ends with an upgrade, and everything runs meanwhile.
+        let older = message_of(conditions, |one| one.kind == READS_FILES && !one.status);
+        self.under_way.extend(
+            older.map(|message| format!("node {name} has an earlier version of KAT: {message}")),
+        );
     }
 
     fn of_backup(&mut self, backup: &BackupView, now: Timestamp) {
@@ -722,6 +723,12 @@ fn known_holes(versions: &BTreeMap<String, String>) -> Option<String> {
         members.join(", "),
         etcd_mended_versions()
     ))
+}
+
+/// The message of the first condition that `is` accepts, on one line.
+fn message_of(conditions: &[Condition], is: impl Fn(&Condition) -> bool) -> Option<String> {
+    let found = conditions.iter().find(|one| is(one));
+    found.map(|one| one_line(&one.message))
 }
 
 fn sorted<T: ListableItem>(items: &[T]) -> Vec<&T> {
