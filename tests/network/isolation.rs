@@ -11,6 +11,7 @@ use std::{
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -117,7 +118,7 @@ struct TwoMachines {
     one: Host,
     two: Host,
     containers: BTreeMap<&'static str, Container>,
-    stop: [CancellationToken; 2],
+    served: [(CancellationToken, JoinHandle<()>); 2],
 }
 
 impl TwoMachines {
@@ -150,12 +151,12 @@ impl TwoMachines {
             host.write("host-ports.json", &parts);
             host.write("isolation.json", rules);
         }
-        let stop = [one.serve().0, two.serve().0];
+        let served = [one.serve(), two.serve()];
         let mut machines = Self {
             one,
             two,
             containers: BTreeMap::new(),
-            stop,
+            served,
         };
         for placed in ALL {
             let container = machines.host(placed).container(placed.id).await;
@@ -216,7 +217,7 @@ impl TwoMachines {
 
 impl Drop for TwoMachines {
     fn drop(&mut self) {
-        self.stop.iter().for_each(CancellationToken::cancel);
+        self.served.iter().for_each(|(stop, _)| stop.cancel());
     }
 }
 
@@ -567,7 +568,7 @@ fn an_answer_without_a_tracked_connection_is_neither_reset_nor_listed() {
 #[test]
 fn when_the_hook_has_answered_the_rules_have_the_link_and_a_restart_opens_nothing() {
     block_on(async {
-        let machines = TwoMachines::start(&rules(IsolationMode::Namespaces, 1, &ALL)).await;
+        let mut machines = TwoMachines::start(&rules(IsolationMode::Namespaces, 1, &ALL)).await;
         let late = placed("ops", "tool-ccccc", 1, 20);
         let host = &machines.one;
         let mut instances: Instances = serde_json::from_slice(
@@ -592,8 +593,10 @@ fn when_the_hook_has_answered_the_rules_have_the_link_and_a_restart_opens_nothin
             "before the file of all instances has it"
         );
 
-        // `kat-net` ends: what it left stays in force.
-        machines.stop[0].cancel();
+        // `kat-net` ends: what it left stays in force. As under systemd, the next one starts after that.
+        let (stop, ended) = &mut machines.served[0];
+        stop.cancel();
+        ended.await.unwrap();
         assert!(!machines.reaches(SHOP_1, OPS_1).await);
         let (stop, _) = host.serve();
         let again = placed("ops", "tool-ddddd", 1, 21);
