@@ -196,7 +196,7 @@ impl ApiView<'_> {
                 kind: ETCD_CONDITION.to_owned(),
                 status: false,
                 reason: Reason::Starts.into(),
-                message: "its member was removed, and is added again".to_owned(),
+                message: "its member was removed, and is to be added again".to_owned(),
                 since: time(Some(since?)),
             });
         };

@@ -326,7 +326,7 @@ fn a_member_of_etcd_without_a_vote_says_since_when_also_while_it_is_added_again(
         shown(None, &[]),
         is(
             Reason::Starts,
-            "its member was removed, and is added again",
+            "its member was removed, and is to be added again",
             Some(since)
         )
     );

@@ -27,7 +27,7 @@ pub struct ClusterMembers {
     pub next: BTreeSet<String>,
     /// Since when each of these machines has been a member without a vote, by the leader's clock. A machine whose
     /// member is removed and that is to become one again keeps its time. Earlier versions do not know it: a leader of
-    /// such a version drops it, and the next leader begins to count again.
+    /// such a version drops it with its next change of the list, and the next leader begins to count again.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub voteless_since: BTreeMap<String, Timestamp>,
 }
