@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::worker::unit_state::instance_phase::{
-    JudgementInput, RunFault, StartAction, judge_instance,
+    JudgementInput, RunEnd, RunFault, StartAction, judge_instance,
 };
 use kat_systemd::{ActiveState, LoadState, ServiceResult, UnitStatus};
 use kat_types::reason::Reason;
@@ -253,6 +253,7 @@ fn every_state_by_every_policy() {
             &status(active, sub, result, restarts),
             JudgementInput {
                 fault,
+                end: None,
                 ended,
                 restarts,
                 begun: false,
@@ -379,4 +380,38 @@ fn the_refused_start_is_not_counted_and_a_signal_is_named() {
     last.result = ServiceResult::OomKill;
     let verdict = judge_instance(&web, &last, JudgementInput::default());
     assert!(verdict.message.contains("more memory than its limit"));
+}
+
+#[test]
+fn while_a_program_starts_again_the_verdict_says_how_it_ended() {
+    let web = assignment(0, "web");
+    // systemd forgets result and exit code as the next start begins.
+    let mut starts = status("activating", "start", "success", 2);
+    (starts.exec_main_code, starts.exec_main_status) = (0, 0);
+    let end = RunEnd::of(&status("activating", "auto-restart", "exit-code", 1));
+    let seen = JudgementInput {
+        end: Some(&end),
+        ..JudgementInput::default()
+    };
+    let verdict = judge_instance(&web, &starts, seen);
+    assert_eq!(
+        (verdict.phase, verdict.reason, verdict.exit_code),
+        (InstancePhase::Restarting, Some(Reason::CrashLoop), Some(7))
+    );
+    assert_eq!(verdict.message, "the program ended with exit code 7");
+    let verdict = judge_instance(&web, &starts, JudgementInput::default());
+    assert_eq!(verdict.exit_code, None);
+    assert_eq!(
+        verdict.message,
+        "it starts again; how it ended was not seen"
+    );
+    // The end that systemd knows counts.
+    let waits = status("activating", "auto-restart", "signal", 2);
+    assert_eq!(judge_instance(&web, &waits, seen).exit_code, Some(7));
+    let killed = UnitStatus {
+        exec_main_code: 2,
+        exec_main_status: 9,
+        ..waits
+    };
+    assert_eq!(judge_instance(&web, &killed, seen).exit_code, Some(137));
 }

@@ -107,6 +107,7 @@ impl Instance {
         let now = context.now();
         let circumstances = JudgementInput {
             fault: self.last_run.fault,
+            end: self.last_run.end.as_ref(),
             ended: self.last_run.ended,
             restarts: context.restarts.own(&assignment.instance),
             begun: !self.start.failed
@@ -131,6 +132,7 @@ impl Instance {
             self.start = StartTrouble::default();
             self.forget_stop();
             self.last_run.fault = None;
+            self.last_run.end = None;
             self.forgive(context, assignment, status, now).await;
         }
         Ok((verdict, beside))

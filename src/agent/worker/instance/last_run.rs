@@ -15,7 +15,7 @@ use crate::{
         },
         running::restarts::RestartEvidence,
         unit_state::{
-            instance_phase::{PODMANS, RunFault, exit_code},
+            instance_phase::{PODMANS, RunEnd, RunFault, exit_code},
             unit_files::UnitChanges,
         },
     },
@@ -45,6 +45,8 @@ pub(super) struct LastRun {
     judged_exit: Option<u64>,
     /// The cause of the end, if it was not the program.
     pub fault: Option<RunFault>,
+    /// How it ended, until the program runs again.
+    pub end: Option<RunEnd>,
     /// The last log lines, or the error of Podman or of the container hook.
     pub trouble: String,
 }
@@ -142,6 +144,7 @@ impl Instance {
                     && status.result == ServiceResult::Success,
                 judged_exit: Some(ended),
                 fault,
+                end: Some(RunEnd::of(status)),
                 trouble: run_trouble(fault, tail),
             };
         }

@@ -93,11 +93,33 @@ pub(crate) struct InstanceVerdict {
     pub beside: Option<Reason>,
 }
 
+/// How a run ended, as its verdict said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RunEnd {
+    /// [`InstanceVerdict::message`].
+    pub message: String,
+    /// [`InstanceVerdict::exit_code`].
+    pub exit_code: Option<i32>,
+}
+
+impl RunEnd {
+    /// The end that a unit's state shows.
+    pub(crate) fn of(status: &UnitStatus) -> Self {
+        let exit_code = exit_code(status);
+        Self {
+            message: ended(status, exit_code),
+            exit_code,
+        }
+    }
+}
+
 /// What the judgement needs beside the unit's state.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct JudgementInput {
+pub(crate) struct JudgementInput<'a> {
     /// The cause of the last run's end, if it was not the program.
     pub fault: Option<RunFault>,
+    /// How the last run ended, if the agent saw it.
+    pub end: Option<&'a RunEnd>,
     /// The unit ended successfully since its last start.
     pub ended: bool,
     /// Restarts that the agent counted, including the one that systemd refused when it gave up.
@@ -112,7 +134,7 @@ pub(crate) struct JudgementInput {
 pub(crate) fn judge_instance(
     assignment: &Assignment,
     status: &UnitStatus,
-    circumstances: JudgementInput,
+    circumstances: JudgementInput<'_>,
 ) -> InstanceVerdict {
     use ActiveState::{Activating, Active, Deactivating, Failed, Inactive, Refreshing, Reloading};
     let judgement = Judgement::of(assignment, status, circumstances);
@@ -154,7 +176,7 @@ pub(crate) fn judge_instance(
 struct Judgement<'a> {
     assignment: &'a Assignment,
     status: &'a UnitStatus,
-    circumstances: JudgementInput,
+    circumstances: JudgementInput<'a>,
     /// Podman could not start the container, so that the program never ran.
     not_started: bool,
     /// [`InstanceVerdict::exit_code`].
@@ -167,7 +189,7 @@ impl<'a> Judgement<'a> {
     fn of(
         assignment: &'a Assignment,
         status: &'a UnitStatus,
-        circumstances: JudgementInput,
+        circumstances: JudgementInput<'a>,
     ) -> Self {
         let not_started = circumstances.fault == Some(RunFault::CannotStart);
         let gave_up = status.active_state == ActiveState::Failed
@@ -255,12 +277,26 @@ impl<'a> Judgement<'a> {
         } else {
             Reason::CrashLoop
         };
-        self.verdict(
+        let mut verdict = self.verdict(
             InstancePhase::Restarting,
             Some(reason),
             self.failure_message(),
             StartAction::Leave,
-        )
+        );
+        // With the next start systemd forgets how the last run ended.
+        let is_forgotten = self.status.result == ServiceResult::Success && self.exit_code.is_none();
+        if is_forgotten && !self.not_started {
+            match self.circumstances.end {
+                Some(end) => {
+                    verdict.message.clone_from(&end.message);
+                    verdict.exit_code = end.exit_code;
+                }
+                None => {
+                    "it starts again; how it ended was not seen".clone_into(&mut verdict.message);
+                }
+            }
+        }
+        verdict
     }
 
     /// How the program ended; empty where it never ran, since the journal has Podman's error.
