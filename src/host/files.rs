@@ -98,6 +98,9 @@ pub fn write_json<T: serde::Serialize + ?Sized>(path: &Path, value: &T) -> Resul
     write_atomic(path, &json_of(path, value)?, FileAccess::mode(0o600))
 }
 
+/// Random characters at the end of a temporary file's name.
+const RANDOM: usize = 6;
+
 /// Replaces a file atomically: a reader finds the old content or the new one, also after a crash.
 ///
 /// The new content is written to a temporary file beside it, with mode and owner, synced and
@@ -119,6 +122,7 @@ pub fn write_atomic(path: &Path, content: &[u8], access: FileAccess) -> Result<(
     prefix.push(".");
     let mut file = tempfile::Builder::new()
         .prefix(&prefix)
+        .rand_bytes(RANDOM)
         .tempfile_in(folder)
         .map_err(|error| FileError::system("write beside it", path, error))?;
     file.write_all(content)
@@ -211,6 +215,36 @@ pub fn remove(path: &Path) -> Result<bool, FileError> {
     }
 }
 
+/// Removes the temporary files of [`write_atomic`] from a folder: a process that was killed, or a
+/// power cut, leaves them. Nothing may write in the folder at that time.
+pub fn remove_unfinished(folder: &Path) -> Result<(), FileError> {
+    let failed = |error| FileError::system("look into", folder, error);
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if is_file && name.to_str().is_some_and(is_temporary) {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether it is a name that [`write_atomic`] gives: `.NAME.` and the random characters of tempfile.
+fn is_temporary(name: &str) -> bool {
+    let parts = name
+        .strip_prefix('.')
+        .and_then(|rest| rest.rsplit_once('.'));
+    parts.is_some_and(|(stem, random)| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric();
+        !stem.is_empty() && random.len() == RANDOM && random.bytes().all(plain)
+    })
+}
+
 /// Makes a folder with this mode and owner, or sets them on an existing one. Its parent must exist.
 /// A symbolic link in its place is an error.
 pub fn ensure_folder(path: &Path, access: FileAccess) -> Result<(), FileError> {
@@ -257,6 +291,42 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn unfinished_writes_are_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [
+            ".node.json.a1B2c3",
+            ".node.json.a1B2c",
+            ".profile",
+            "node.json",
+            "x.a1B2c3",
+            "..a1B2c3",
+        ] {
+            fs::write(folder.path().join(name), name).unwrap();
+        }
+        fs::create_dir(folder.path().join(".folder.a1B2c3")).unwrap();
+        symlink("node.json", folder.path().join(".link.a1B2c3")).unwrap();
+        remove_unfinished(folder.path()).unwrap();
+        let mut left: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(
+            left,
+            [
+                "..a1B2c3",
+                ".folder.a1B2c3",
+                ".link.a1B2c3",
+                ".node.json.a1B2c",
+                ".profile",
+                "node.json",
+                "x.a1B2c3",
+            ]
+        );
+        remove_unfinished(&folder.path().join("none")).unwrap();
+    }
 
     #[test]
     fn replaces_a_file_whole_and_leaves_nothing_beside_it() {

@@ -20,6 +20,9 @@ refused kat status
 # Programs that end within 3 s are never healthy, also at the first deploy without a health check.
 for program in '1 exit 1' '3 sleep 1; exit 3' '1 sleep 2; exit 1'; do
     folder=$(workload brief --container 'entrypoint: ["/bin/sh", "-c"]' --container "command: [\"${program#* }\"]")
+    kat apply -f "$folder"
+    has_ended_twice() { (($(field brief .status.restarts) >= 2)); }
+    wait_for 60 has_ended_twice
     code=0
     output=$(kat apply -f "$folder" --wait --timeout 9s 2>&1) || code=$?
     equal 5 "$code" "exit code of a wait for \`${program#* }\`"

@@ -104,4 +104,6 @@ absent n1 /srv/web/made
 kat apply --wait -f "$(host 'hostPath: /var/lib/kat/host/default/made/here, ensureType: DirectoryOrCreate')"
 equal "$(field host .status.uid)" "$(n1 stat --format %u /var/lib/kat/host/default/made/here)" "owner of a folder that was made"
 equal "711 0" "$(n1 stat --format '%a %u' /var/lib/kat/host/default/made)" "mode and owner of the folder above it"
+# Its agent makes a missing folder again while the workload is there.
+kat delete workload host --wait
 n1 rm -rf /srv/web /var/lib/kat/host

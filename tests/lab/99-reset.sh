@@ -6,6 +6,8 @@ run web --port 80 --spec 'volumes: [{name: v, hostMount: {hostPath: /srv/kept, e
     --container 'volumeMounts: [{name: v, mountPath: /v}]'
 equal kept "$(inside web cat /v/file)" "a file of the machine"
 backup=$(n1 kat-agent backup)
+# What a write leaves that a power cut interrupted.
+n1 sh -c 'echo half >/var/lib/kat/.desired.json.a1B2c3'
 n1 kat-agent reset --yes
 # The host path that was mounted for containers remains.
 equal kept "$(n1 cat /srv/kept/file)" "a file of the machine"
@@ -14,6 +16,7 @@ n1 rm -r /srv/kept
 # Backups remain, since they may be the only copy.
 n1 test -s "$backup"
 n1 rm -r /var/lib/kat/backups
+prints_nothing "what reset left in /var/lib/kat" n1 find /var/lib/kat -mindepth 1
 n1 rmdir /var/lib/kat
 inventory n1 | grep -v '^root/' >"$LAB_WORK/after-reset"
 diff <(grep -v '^root/' "$LAB_WORK/before-init") "$LAB_WORK/after-reset"

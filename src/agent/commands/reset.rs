@@ -406,6 +406,9 @@ fn remove_files() -> anyhow::Result<()> {
     ] {
         files::remove(Path::new(file))?;
     }
+    for folder in [paths::STATE, paths::CONFIGURATION] {
+        files::remove_unfinished(Path::new(folder))?;
+    }
     // The folders stay if the administrator has files in them.
     for folder in [paths::STATE, paths::CONFIGURATION, paths::RUN] {
         if Path::new(folder) == Path::new(paths::RUN) {

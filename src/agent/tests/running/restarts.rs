@@ -115,6 +115,37 @@ async fn failures_of_the_hook_do_not_change_a_programs_restart_count() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_end_that_the_agent_did_not_see_is_read_from_systemds_log() {
+    let (mut bench, mut web) = running().await;
+    web.restart_policy.condition = RestartCondition::Always;
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    let (unit, manager) = (web.unit(), bench.manager(&web));
+    bench.stop_agent().await;
+    for _ in 0..3 {
+        bench.later(Duration::from_secs(1)).await;
+        manager.exits(&unit, 3);
+        let line = format!("{unit}: Main process exited, code=exited, status=3/NOTIMPLEMENTED");
+        bench.logs.say_as("systemd", &unit, &line, false);
+        let line = format!("{unit}: Failed with result 'exit-code'.");
+        bench.logs.say_as("systemd", &unit, &line, false);
+        bench.later(Duration::from_secs(1)).await;
+        manager.restart_due(&unit);
+    }
+    bench.begin();
+    bench.soon().await;
+    let report = bench.report(&web.instance).unwrap();
+    assert_eq!(
+        (report.phase, report.restarts, report.exit_code),
+        (InstancePhase::Restarting, 3, Some(3))
+    );
+    assert_eq!(
+        report.message,
+        "the program ended with exit code 3; started again 3 times"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_start_that_podman_loses_is_not_the_programs_end() {
     use InstancePhase::{Restarting, Running, Starting};
     let (mut bench, web) = running().await;

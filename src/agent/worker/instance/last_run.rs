@@ -147,6 +147,9 @@ impl Instance {
                 end: Some(RunEnd::of(status)),
                 trouble: run_trouble(fault, tail),
             };
+        } else if let (0, Some(end)) = (tail.excused, &tail.run_before) {
+            // systemd has started the program again before the agent saw its end.
+            self.last_run.end = Some(RunEnd::logged(end));
         }
         if context.restarts.of(&assignment.instance).count(evidence) {
             self.make_good(context, assignment, status).await?;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 
+use crate::worker::unit_state::instance_phase::{DUMPED, EXITED, KILLED, LoggedEnd};
 use kat_systemd::{JournalQuery, LogEntry, LogSource, ServiceResult};
 use kat_types::api::report_bounds::printable;
 
@@ -46,6 +47,8 @@ pub(crate) struct LogTail {
     pub excused: u32,
     /// Runs between the last judged end and the last start whose image Podman did not have.
     pub without_image: u32,
+    /// How the run before the last start ended, as systemd logged it.
+    pub run_before: Option<LoggedEnd>,
 }
 
 /// What is known of a unit's runs. Times are microseconds of the monotonic clock.
@@ -127,7 +130,55 @@ pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: UnitR
         fenced: hook_error.is_some_and(|entry| entry.fenced),
         excused: u32::try_from(failures + lost).unwrap_or(u32::MAX),
         without_image: u32::try_from(without_image).unwrap_or(u32::MAX),
+        run_before: run_before(&entries, runs.started),
     }
+}
+
+/// The last end of a main process that systemd logged before `started`. systemd says how a process
+/// ended, and the unit's result after that.
+fn run_before(entries: &[LogEntry], started: u64) -> Option<LoggedEnd> {
+    let mut result = None;
+    let said = |entry: &&LogEntry| {
+        !entry.from_program && entry.identifier == SYSTEMD && entry.monotonic_us < started
+    };
+    for text in entries.iter().rev().filter(said).map(LogEntry::text) {
+        if text.ends_with(": Deactivated successfully.") {
+            return Some(LoggedEnd {
+                code: EXITED,
+                status: 0,
+                result: ServiceResult::Success,
+            });
+        }
+        if let Some(word) = between(&text, "Failed with result '", "'") {
+            result.get_or_insert_with(|| ServiceResult::from(word));
+        }
+        if let Some((code, status)) = main_exit(&text) {
+            return Some(LoggedEnd {
+                code,
+                status,
+                result: result.unwrap_or_default(),
+            });
+        }
+    }
+    None
+}
+
+/// Code and status of `UNIT: Main process exited, code=exited, status=3/NOTIMPLEMENTED`.
+fn main_exit(text: &str) -> Option<(i32, i32)> {
+    text.contains(": Main process exited, ").then_some(())?;
+    let code = match between(text, "code=", ",")? {
+        "exited" => EXITED,
+        "killed" => KILLED,
+        "dumped" => DUMPED,
+        _ => return None,
+    };
+    Some((code, between(text, "status=", "/")?.parse().ok()?))
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(before)?;
+    let (found, _) = rest.split_once(after)?;
+    Some(found)
 }
 
 /// Whether the line is the id that `podman run --detach` prints.
@@ -181,4 +232,67 @@ pub(crate) fn shorten(text: &str) -> String {
         .find(|position| text.is_char_boundary(*position))
         .unwrap_or(text.len());
     text.get(start..).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use kat_systemd::ProgramStream;
+
+    use super::*;
+
+    fn entry(monotonic_us: u64, identifier: &str, text: &str) -> LogEntry {
+        LogEntry {
+            time_us: monotonic_us,
+            monotonic_us,
+            message: text.as_bytes().to_vec(),
+            priority: 5,
+            identifier: identifier.to_owned(),
+            stream: ProgramStream::Stderr,
+            container_name: None,
+            container_id: None,
+            invocation_id: None,
+            from_program: false,
+            partial: false,
+            hook_error: false,
+            fenced: false,
+            podman_event: false,
+            cursor: String::new(),
+        }
+    }
+
+    #[test]
+    fn the_end_before_the_last_start_is_the_one_that_systemd_logged() {
+        let exited = entry(
+            10,
+            SYSTEMD,
+            "web.service: Main process exited, code=exited, status=3/NOTIMPLEMENTED",
+        );
+        let killed = entry(
+            20,
+            SYSTEMD,
+            "web.service: Main process exited, code=killed, status=9/KILL",
+        );
+        let oom = entry(21, SYSTEMD, "web.service: Failed with result 'oom-kill'.");
+        let ended_well = entry(30, SYSTEMD, "web.service: Deactivated successfully.");
+        let of_program = LogEntry {
+            from_program: true,
+            ..entry(
+                40,
+                SYSTEMD,
+                "x: Main process exited, code=exited, status=4/n/a",
+            )
+        };
+        let of_podman = entry(
+            41,
+            "podman",
+            "x: Main process exited, code=exited, status=5/n/a",
+        );
+        let all = [exited, killed, oom, ended_well, of_program, of_podman];
+        let seen =
+            |started: u64| run_before(&all, started).map(|end| (end.code, end.status, end.result));
+        assert_eq!(seen(10), None);
+        assert_eq!(seen(15), Some((EXITED, 3, ServiceResult::default())));
+        assert_eq!(seen(25), Some((KILLED, 9, ServiceResult::OomKill)));
+        assert_eq!(seen(50), Some((EXITED, 0, ServiceResult::Success)));
+    }
 }

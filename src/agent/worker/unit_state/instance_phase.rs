@@ -93,6 +93,16 @@ pub(crate) struct InstanceVerdict {
     pub beside: Option<Reason>,
 }
 
+/// An end of a unit's main process in systemd's log. Codes are those of waitid(2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LoggedEnd {
+    /// Why it ended: `CLD_EXITED`, `CLD_KILLED` or `CLD_DUMPED`.
+    pub code: i32,
+    /// Exit code, or the number of the signal.
+    pub status: i32,
+    pub result: ServiceResult,
+}
+
 /// How a run ended, as its verdict said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunEnd {
@@ -110,6 +120,16 @@ impl RunEnd {
             message: ended(status, exit_code),
             exit_code,
         }
+    }
+
+    /// The end that systemd logged.
+    pub(crate) fn logged(end: &LoggedEnd) -> Self {
+        Self::of(&UnitStatus {
+            exec_main_code: end.code,
+            exec_main_status: end.status,
+            result: end.result.clone(),
+            ..UnitStatus::default()
+        })
     }
 }
 
@@ -252,13 +272,18 @@ impl<'a> Judgement<'a> {
         // Neither restarts that were KAT's fault count here, nor those before a start by hand.
         let lately = self.status.restarts.min(self.circumstances.restarts);
         if lately >= OFTEN && up < SETTLE {
-            let message = format!("started again {lately} times");
+            let end = self.circumstances.end;
+            let message = match end {
+                Some(end) => format!("{}; started again {lately} times", end.message),
+                None => format!("started again {lately} times"),
+            };
             let mut verdict = self.verdict(
                 InstancePhase::Restarting,
                 Some(Reason::CrashLoop),
                 message,
                 StartAction::Leave,
             );
+            verdict.exit_code = end.and_then(|end| end.exit_code);
             verdict.again = Some(SETTLE - up);
             return verdict;
         }
@@ -385,7 +410,11 @@ impl<'a> Judgement<'a> {
 }
 
 /// `CLD_EXITED` of waitid(2).
-const EXITED: i32 = 1;
+pub(crate) const EXITED: i32 = 1;
+/// `CLD_KILLED` of waitid(2).
+pub(crate) const KILLED: i32 = 2;
+/// `CLD_DUMPED` of waitid(2).
+pub(crate) const DUMPED: i32 = 3;
 
 pub(crate) fn exit_code(status: &UnitStatus) -> Option<i32> {
     match status.exec_main_code {
