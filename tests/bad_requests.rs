@@ -34,7 +34,11 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use kat_api::{ApiLimits, ConnectionLimits};
+use kat_api::{
+    ApiLimits, ConnectionLimits,
+    access::authorization::RouteAccess,
+    routes::{ROUTES, RoutePayload},
+};
 use kat_pki::{ApiServers, Authority, AuthorityKind, ServerMemory, tls};
 use kat_types::api::ErrorBody;
 use support::{
@@ -212,6 +216,58 @@ async fn every_bad_request_gets_a_clear_error_and_nothing_is_stored() {
         );
         assert_eq!(server.stored(), before, "{what}");
     }
+}
+
+/// An empty list is also no object whose fields may all be left out: it would roll back, or replace
+/// an authority.
+#[tokio::test]
+async fn an_empty_list_is_refused_by_every_route_that_takes_an_object() {
+    let server = Server::start().await;
+    let before = server.stored();
+    let user = server.client(None);
+    let machine = server.client(Some(&server.node_leaf("n1")));
+    let mut routes = 0;
+    for route in ROUTES {
+        let client = match (route.request, route.access) {
+            // These need a token of their own, or a proof in the body.
+            (_, RouteAccess::Join | RouteAccess::KnownKey) => continue,
+            (RoutePayload::Json(_), RouteAccess::Report) => &machine,
+            (RoutePayload::Json(_), _) => &user,
+            _ => continue,
+        };
+        let mut path = route.path.to_owned();
+        for (parameter, name) in [
+            ("{namespace}", "shop"),
+            ("{workload}", "web"),
+            ("{volume}", "data"),
+            ("{secret}", "db"),
+            ("{node}", "n1"),
+            ("{host}", "registry.lab:5000"),
+            ("{registry}", "registry.lab:5000"),
+            ("{authority}", "cluster-ca"),
+        ] {
+            path = path.replace(parameter, name);
+        }
+        assert!(!path.contains('{'), "{path}");
+        let method: Method = route.verb.as_str().parse().unwrap();
+        let mut request = client
+            .request(method, server.url(&path))
+            .header("content-type", "application/json")
+            .body("[]");
+        if route.access != RouteAccess::Report {
+            request = request.bearer_auth(&server.admin);
+        }
+        let (status, body) = read(request.send().await.unwrap()).await;
+        assert_eq!(status, 400, "{path}: {body}");
+        let body: ErrorBody = serde_json::from_value(body).unwrap();
+        assert_eq!(body.error, "Invalid", "{path}");
+        let the_body = body.message.starts_with("the body");
+        assert!(the_body, "{path}: {}", body.message);
+        assert!(body.message.contains("line 1"), "{path}: {}", body.message);
+        routes += 1;
+    }
+    assert!(routes >= 15, "{routes}");
+    assert_eq!(server.stored(), before);
 }
 
 #[tokio::test]

@@ -2,5 +2,6 @@
 //! (docs/internals/routes.md).
 
 pub(crate) mod content;
+pub(crate) mod dns_hooks;
 pub(crate) mod files;
 pub(crate) mod follow;

@@ -17,6 +17,7 @@ use crate::{
     service::supervisor::DesiredList,
 };
 use kat_api::take_own_report;
+use kat_bundle::manifest_reader;
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::LeaderHandle;
 use kat_network as network;
@@ -30,7 +31,7 @@ use kat_types::{
     assignment::ASSIGNMENT_SCHEMA,
     machine::fence::{BootClock, BootTime},
     reason::Reason,
-    resource::{MANIFEST_READER, OnPartition},
+    resource::OnPartition,
 };
 
 /// Changes within this time go into one report.
@@ -437,7 +438,7 @@ impl Reporter {
             user_indexes,
             conditions,
             assignment_schema: ASSIGNMENT_SCHEMA,
-            manifest_reader: MANIFEST_READER,
+            manifest_reader: manifest_reader(),
             data_path: network::running_data_path(),
             volume_shared: self.facts.volume_shared(),
             host_network: self.facts.host_network(),

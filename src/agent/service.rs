@@ -3,6 +3,7 @@
 pub(crate) mod blocking;
 pub(crate) mod bus;
 pub(crate) mod loops;
+mod manual;
 pub(crate) mod paths;
 pub mod program;
 pub(crate) mod reload;

@@ -663,6 +663,17 @@ pub(super) fn exceeded(error: QuotaExceeded) -> ApiError {
     )
 }
 
+/// [`exceeded`], with the file that has what exceeds the quota.
+pub(super) fn exceeded_in(file: &str, error: QuotaExceeded) -> ApiError {
+    match exceeded(error) {
+        ApiError::Conflict { message, hint } => ApiError::Conflict {
+            message: format!("{file}: {message}"),
+            hint,
+        },
+        other => other,
+    }
+}
+
 /// The write of an object as JSON.
 pub(super) fn put<T: Serialize>(key: String, value: &T) -> Result<WriteOperation, ApiError> {
     match json::bytes(&key, value) {

@@ -1,5 +1,7 @@
 //! Parts of a request as types, with errors in the API's own form.
 
+mod json;
+
 use std::sync::Arc;
 
 use axum::{
@@ -14,6 +16,8 @@ use super::{
     errors::ApiError,
     server::limits::{MAX_JSON, check_content_type, read_body},
 };
+
+pub(super) use json::parse_json;
 
 /// Content type of JSON bodies.
 pub(super) const JSON: &str = "application/json";
@@ -101,7 +105,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for JsonBody<T> {
 /// Reads and parses a JSON body, for calls that look at something else first.
 ///
 /// # Errors
-/// [`ApiError::Invalid`] with line and column, and the errors of [`read_body`].
+/// [`ApiError::Invalid`] with field, line and column, and the errors of [`read_body`].
 pub(super) async fn read_json<T: DeserializeOwned>(
     api: &Api,
     request: Request,
@@ -110,7 +114,7 @@ pub(super) async fn read_json<T: DeserializeOwned>(
     let (parts, body) = request.into_parts();
     check_content_type(&parts.headers, JSON)?;
     let body = read_body(&parts.headers, body, limit, api.config.limits.body_timeout).await?;
-    serde_json::from_slice(&body).map_err(|error| ApiError::invalid(format!("the body: {error}")))
+    parse_json(&body).map_err(|error| ApiError::invalid(format!("the body: {error}")))
 }
 
 /// Precondition from `If-Match` and `If-None-Match`.

@@ -78,7 +78,7 @@ pub use folder::read_folder;
 pub use hash::{spec_hash, template_hash, without_defaults};
 pub use image_places::image_places;
 pub use kind::DocumentKind;
-pub use needed_reader::{NeededReader, needed_reader, needed_readers};
+pub use needed_reader::{NeededReader, manifest_reader, needed_reader, needed_readers};
 pub use not_yet::{not_yet, not_yet_agent_config, not_yet_cluster};
 pub use parse::{
     parse, parse_agent_config, parse_agent_config_as, parse_cluster, parse_cluster_as,

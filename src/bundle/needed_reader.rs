@@ -16,7 +16,7 @@ const DAEMON_READER: u32 = 5;
 /// Why files need a version of the reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeededReader {
-    /// The version, `kat_types::resource::MANIFEST_READER` at most.
+    /// The version, [`manifest_reader`] at most.
     pub version: u32,
     /// What needs it, such as ``workload.kat:4:1: `spec.type` is left out``.
     pub why: String,
@@ -24,6 +24,21 @@ pub struct NeededReader {
     pub what: String,
     /// How to write the same for an earlier version.
     pub instead: String,
+}
+
+/// The version of this reader of stored files: the highest that any file needs.
+///
+/// A leader reads the files of every workload, so a file that needs a higher version is stored only
+/// when every machine that may lead has it.
+pub fn manifest_reader() -> u32 {
+    let of_fields = fields::all().flat_map(|field| {
+        let as_a_word = match field.value {
+            FieldType::MappingOr(_, since) => since,
+            _ => 1,
+        };
+        [field.since, field.optional_since, as_a_word]
+    });
+    of_fields.fold(DAEMON_READER, u32::max)
 }
 
 /// The highest version of the reader that the files need, and the first place that needs it;

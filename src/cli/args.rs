@@ -153,7 +153,7 @@ pub(super) enum KatcallCommand {
     Set(rollout::SetArgs),
     /// Show whether the cluster is well, and its problems (exits with 1 if it is not well)
     Status,
-    /// Create a namespace
+    /// Create namespaces
     Create(CreateArgs),
     /// Set the quotas of a namespace, and which others may reach its workloads
     Namespace(quota::NamespaceArgs),
@@ -408,10 +408,11 @@ pub(super) struct DeleteArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct CreateArgs {
-    /// Kind of the object
+    /// Kind of the objects
     pub(super) kind: CreatedKind,
-    /// Name of the object
-    pub(super) name: String,
+    /// Names of the objects
+    #[arg(value_name = "NAME", required = true)]
+    pub(super) names: Vec<String>,
 }
 
 #[derive(Debug, Args)]

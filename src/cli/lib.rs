@@ -19,7 +19,8 @@
 //! - `output`, `progress`, `terminal`, `time`, `confirm`: formats, progress and prompts.
 //! - `connect`, `context`, `references`, `target`, `volumes`: the cluster and the objects of a command.
 //! - `wait`: follows a change until it has happened.
-//! - `manual`: pages of the manual from the program's tables, also for `docs/reference`.
+//! - `manual`: pages of the manual from the command line and the program's tables, also for
+//!   `docs/reference`.
 //! - `usage`: errors of the command line.
 //!
 //! Rules:

@@ -382,7 +382,7 @@ fn with_article(kind: NamedKind) -> String {
 
 /// The error for a kind that the command does not take.
 fn not_taken(text: &str, kinds: &[NamedKind]) -> CliError {
-    CliError::usage(format!("`{}` is not expected here", plain(text))).hinted(match kinds {
+    CliError::usage(format!("the command does not take `{}`", plain(text))).hinted(match kinds {
         [only] => format!("the command takes {}", with_article(*only)),
         kinds => format!("the command takes {}", singulars(kinds)),
     })
@@ -692,8 +692,12 @@ mod tests {
                 OPEN,
                 "`node/web` is the name of a node, and a workload is expected",
             ),
-            ("node web", WORKLOADS, "`node` is not expected here"),
-            ("secret/db", REFUSED, "`secret/db` is not expected here"),
+            ("node web", WORKLOADS, "the command does not take `node`"),
+            (
+                "secret/db",
+                REFUSED,
+                "the command does not take `secret/db`",
+            ),
             ("web", REFUSED, "`web` is not a kind"),
             ("shop/web", REFUSED, "`shop/web` has no kind"),
             ("workload", REFUSED, "the name of the workload is missing"),

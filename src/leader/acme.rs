@@ -24,6 +24,7 @@ use kat_plan::{
 use kat_store::{Leadership, fenced};
 use kat_types::store::snapshot::ObservedReports;
 
+pub use dns::{DnsHooks, HookChange, HookFailure, LONGEST_HOOK};
 pub use server::InstantAcme;
 
 /// Longest question.

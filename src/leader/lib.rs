@@ -52,7 +52,10 @@ mod takeover;
 mod upkeep;
 
 pub use crate::snapshot_builder::*;
-pub use acme::{AcmeServer, InstantAcme, OrderedCertificatesConfig, keep_certificates};
+pub use acme::{
+    AcmeServer, DnsHooks, HookChange, HookFailure, InstantAcme, LONGEST_HOOK,
+    OrderedCertificatesConfig, keep_certificates,
+};
 pub use backup::{Backups, BackupsConfig, keep_backups};
 pub use clients::{MemberClients, MemberOptions};
 pub use handle::*;

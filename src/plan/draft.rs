@@ -12,8 +12,7 @@ use serde::Serialize;
 use super::{Snapshot, event::EventLog};
 use crate::{
     EventWord, RequestedResources,
-    scheduling::host_ports::HostPorts,
-    services::{isolation, service_addresses::ServiceAddresses},
+    services::isolation,
     unwritable_objects as frozen,
     unwritable_objects::{FrozenObjects, NotWritable, NotWritableCause, WrittenObject},
 };
@@ -97,11 +96,6 @@ pub(super) struct Draft<'a> {
     pub(super) seed: u64,
     pub(super) events: EventLog,
     pub(super) wake_after: Option<Duration>,
-    pub(super) services: ServiceAddresses,
-    /// The numbers assigned for `hostPort: auto`.
-    pub(super) host_ports: HostPorts,
-    /// The rules of isolation that all machines have in force.
-    pub(super) confirmed: Option<isolation::ConfirmedRules>,
     desired: BTreeMap<String, DesiredMeta>,
     taken: BTreeMap<String, BTreeSet<Ipv4Addr>>,
     /// Addresses of instances that are gone, with the namespaces whose instances may get them.
@@ -175,9 +169,6 @@ impl<'a> Draft<'a> {
             seed,
             events: EventLog::new(&snapshot.events, now),
             wake_after: None,
-            services: ServiceAddresses::default(),
-            host_ports: HostPorts::default(),
-            confirmed: None,
             desired: snapshot
                 .nodes
                 .iter()

@@ -107,6 +107,24 @@ impl JobPlan<'_> {
     }
 }
 
+/// Whether a run begins in this plan.
+enum RunStart {
+    /// It has begun, is over, or another run or its data is in its way.
+    NotNow,
+    /// No other workload holds it back.
+    Free,
+    /// What of other workloads it waits for.
+    Waits(StartWait),
+}
+
+/// The next step of a run, and what is to be said of it in the workload's status.
+struct PlannedStep {
+    step: RunStep,
+    start: RunStart,
+    /// Instances that cannot leave their drained machines.
+    blocked: Vec<Blocked>,
+}
+
 /// A new run, with its key.
 struct NewRun {
     key: String,
@@ -115,17 +133,18 @@ struct NewRun {
 }
 
 impl WorkloadPlanner<'_, '_, '_> {
-    /// Brings the runs of a Job one step further. `data_moves` says that the data of its volumes is on
-    /// its way.
-    pub(crate) fn plan_job(
+    /// Brings the runs of a Job one step further, and returns `outcome` with what that leaves to be
+    /// said.
+    pub(crate) fn plan_job<'o>(
         &mut self,
         parsed: &ParsedWorkload,
         all: &[LiveInstance<'_>],
-        outcome: &mut WorkloadOutcome<'_>,
-    ) {
+        mut outcome: WorkloadOutcome<'o>,
+    ) -> WorkloadOutcome<'o> {
         let Some(spec) = &parsed.job else {
-            return;
+            return outcome;
         };
+        let data_moves = outcome.data_moves.is_some();
         self.flush_gathered();
         // Of the time before it became a Job.
         self.record.rollout = None;
@@ -139,12 +158,23 @@ impl WorkloadPlanner<'_, '_, '_> {
         let mut is_first = all.is_empty();
         for (key, stored) in in_order {
             let run = (key.as_str(), &*stored.value);
-            let step = self.step_of(parsed, &job, run, (all, is_first), outcome);
+            let planned = self.step_of(parsed, &job, run, (all, is_first), data_moves);
+            let PlannedStep {
+                step,
+                start,
+                blocked,
+            } = planned;
+            outcome.blocked.extend(blocked);
+            match start {
+                RunStart::NotNow => {}
+                RunStart::Free => outcome.start_wait = None,
+                RunStart::Waits(wait) => outcome.start_wait = Some(wait),
+            }
             self.write_step(&key, &stored, &step, all);
             if let Some(wake) = step.wake {
                 self.draft.wake(wake);
             }
-            if outcome.data_moves.is_none() {
+            if !data_moves {
                 for index in &step.create {
                     match self.create_attempt(parsed, *index, &key, &step.record) {
                         Ok(_) => is_first = false,
@@ -166,29 +196,31 @@ impl WorkloadPlanner<'_, '_, '_> {
         let next = self.begin_runs(&mut job);
         self.forget_runs(&job, all);
         self.delete_when_over(&job, all);
-        outcome.job = Some(self.summary_of(&job, next, all, outcome));
+        outcome.job = Some(self.summary_of(&job, next, all, &outcome));
+        outcome
     }
 
-    /// The next step of one run.
+    /// The next step of one run. `data_moves` says that the data of the Job's volumes is on its way.
     fn step_of(
         &mut self,
         parsed: &ParsedWorkload,
         job: &JobPlan<'_>,
         (key, run): (&str, &JobRunRecord),
         (all, is_first): (&[LiveInstance<'_>], bool),
-        outcome: &mut WorkloadOutcome<'_>,
-    ) -> RunStep {
+        data_moves: bool,
+    ) -> PlannedStep {
         let now = self.draft.now;
         // One that its own machine has stopped for certain is in nobody's way.
         let own = all
             .iter()
             .filter(|live| run_key(live) == Some(key) && (live.is_wanted() || !live.fenced));
         let moves = parsed.workload.spec.on_node_loss == Some(OnNodeLoss::Move);
+        let mut blocked = Vec::new();
         let live: Vec<LiveAttempt> = own
             .map(|live| {
                 if live.leaves && !live.away && !live.forced_out && live.is_wanted() {
                     let obstacle = LeaveObstacle::RunsToItsEnd;
-                    outcome.blocked.push(Blocked::cannot_leave(live, obstacle));
+                    blocked.push(Blocked::cannot_leave(live, obstacle));
                 }
                 LiveAttempt {
                     instance: live.id.to_owned(),
@@ -207,15 +239,17 @@ impl WorkloadPlanner<'_, '_, '_> {
         let superseded = job.runs.values().any(|other| {
             other.value.is_active() && other.value.number > run.number && supersedes(job.spec)
         });
-        let mut may_begin = may_begin && outcome.data_moves.is_none();
+        let may_begin = may_begin && !data_moves;
         let begins = may_begin && run.is_active() && run.started.is_none();
-        if begins && !superseded && run.cancelled.is_none() {
-            outcome.start_wait = self.run_wait(parsed, key);
-            may_begin = outcome.start_wait.is_none();
-        }
+        let start = if begins && !superseded && run.cancelled.is_none() {
+            let wait = self.run_wait(parsed, key);
+            wait.map_or(RunStart::Free, RunStart::Waits)
+        } else {
+            RunStart::NotNow
+        };
         let surroundings = RunSurroundings {
             now,
-            may_begin,
+            may_begin: may_begin && !matches!(start, RunStart::Waits(_)),
             alone: in_place(&parsed.workload.spec),
             any_instance: !is_first,
         };
@@ -230,7 +264,11 @@ impl WorkloadPlanner<'_, '_, '_> {
             over.finished = Some(now);
             step = attempts::step(&over, &live, surroundings);
         }
-        step
+        PlannedStep {
+            step,
+            start,
+            blocked,
+        }
     }
 
     /// Writes the record of a run where it changed, together with the stops of its instances.
@@ -359,7 +397,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         next
     }
 
-    /// Decides on the scheduled times until now; returns the next one.
+    /// Decides on the scheduled times until now; returns the next one that gets a run.
     fn scheduled(
         &mut self,
         job: &mut JobPlan<'_>,
@@ -369,14 +407,18 @@ impl WorkloadPlanner<'_, '_, '_> {
     ) -> Option<Timestamp> {
         let now = self.draft.now;
         let meta = &self.entry.meta.value;
-        let expression = job.spec.schedule.as_deref().unwrap_or_default();
-        let words = format!("{expression} {}", job.spec.time_zone);
-        if job.state.schedule != words {
-            // A new schedule begins with its next time.
-            job.state.schedule = words;
-            job.state.handled = Some(now);
+        if suspended {
+            // The schedule begins anew when the Job is resumed. Until then no time changes the state,
+            // which would be written at each of them.
+            job.state.schedule.clear();
+            return None;
         }
-        let handled = job.state.handled.unwrap_or(now);
+        if !job.state.is_about(job.spec) {
+            job.state.begin_schedule(job.spec, now);
+        }
+        let handled = due::without_wrong_clock(job.state.handled.unwrap_or(now), now);
+        // Each plan would begin at its own time otherwise, and no time would ever be due.
+        job.state.handled = Some(handled);
         let rules = DueRules {
             schedule,
             catch_up: job.spec.catch_up,
@@ -390,11 +432,6 @@ impl WorkloadPlanner<'_, '_, '_> {
             self.draft.wake(left.min(LONGEST_SLEEP));
         }
         let next = due.next.map(|(time, _)| time);
-        if suspended {
-            // What comes while it is suspended is not made up for.
-            job.state.handled = due.newest.or(job.state.handled);
-            return next;
-        }
         self.take_due(job, due, new);
         next
     }

@@ -166,20 +166,22 @@ fn plan_without(
         draft.wake(left);
     }
     let statuses = crate::nodes::status::plan_nodes(&mut draft, &heard, &losses);
-    draft.services = crate::services::service_addresses::give_addresses(&mut draft, &statuses);
-    draft.host_ports = crate::scheduling::host_ports::give_numbers(&mut draft);
-    draft.confirmed = crate::services::isolation::confirmed_rules(snapshot, &statuses, &heard);
+    let services = crate::services::service_addresses::give_addresses(&mut draft, &statuses);
+    let host_ports = crate::scheduling::host_ports::give_numbers(&mut draft);
+    let confirmed = crate::services::isolation::confirmed_rules(snapshot, &statuses, &heard);
     let mut machines = crate::scheduling::machines::Machines::new(&draft, &statuses);
     let around = service::ClusterView {
         statuses: &statuses,
         losses: &losses,
         leading_for: observed.leading_for,
+        services: &services,
+        host_ports: &host_ports,
+        confirmed: confirmed.as_ref(),
     };
     let workloads = draft.count();
     for (key, entry) in &snapshot.workloads {
         service::plan_workload(&mut draft, &mut machines, key, entry, around);
     }
-    let services = std::mem::take(&mut draft.services);
     let callers = draft.count();
     crate::services::service_addresses::plan_balance(&mut draft, &statuses, &services);
     crate::services::dns::plan_dns(&mut draft, &statuses, &services);
@@ -195,7 +197,6 @@ fn plan_without(
     crate::nodes::endpoints::plan_endpoints(&mut draft);
     crate::nodes::loss_timeout::plan_loss_timeout(&mut draft, &heard);
     crate::services::isolation::plan_access(&mut draft);
-    let confirmed = draft.confirmed.take();
     crate::services::isolation::plan_released(&mut draft, confirmed.as_ref());
     plan_namespaces(&mut draft);
     event::plan_expiry(&mut draft);

@@ -1,7 +1,10 @@
 //! Use of a namespace's quotas, and whether a change may increase it.
 
+use std::collections::BTreeSet;
+
 use super::{
-    Snapshot,
+    Snapshot, WorkloadClaims,
+    ingress::{acme::counted_orders, hosts::hosts_of_namespace},
     rollout::{
         replicas,
         slots::{beside_matching, machines_of_daemon},
@@ -26,6 +29,8 @@ pub const OF_DEPLOY_TOKENS: Amounts = Amounts {
     secret_bytes: Some(Bytes(4 << 20)),
     file_bytes: Some(Bytes(16 << 20)),
     events: None,
+    hosts: Some(100),
+    certificate_orders: None,
 };
 
 /// A quota that a change would exceed.
@@ -160,6 +165,8 @@ pub fn used_by_namespace(snapshot: &Snapshot, namespace: &str) -> Amounts {
         secret_bytes: Some(Bytes(sizes.fold(0, u64::saturating_add))),
         file_bytes: Some(Bytes(0)),
         events: count(events.count()),
+        hosts: count(hosts_of_namespace(snapshot, namespace, None).len()),
+        certificate_orders: Some(counted_orders(snapshot, namespace)),
     };
     let first = WorkloadKey::new(namespace, "");
     let workloads = snapshot.workloads.range(first..);
@@ -192,6 +199,29 @@ pub fn check_workload(
         ..*wanted
     };
     check_growth(snapshot, &key.namespace, defaults, &before, &after)
+}
+
+/// Refuses claims of routes if they exceed the quota of hosts. A host that the namespace has already
+/// counts once, whichever workload claims it.
+///
+/// # Errors
+/// As [`check_growth`].
+pub fn check_hosts(
+    snapshot: &Snapshot,
+    key: &WorkloadKey,
+    defaults: &Amounts,
+    claims: &WorkloadClaims,
+) -> Result<(), QuotaExceeded> {
+    let namespace = &key.namespace;
+    let present = hosts_of_namespace(snapshot, namespace, None);
+    let mut after = hosts_of_namespace(snapshot, namespace, Some(key));
+    let others = after.len();
+    after.extend(claims.routes.iter().map(|(host, _)| host.clone()));
+    let own = |hosts: &BTreeSet<String>| Amounts {
+        hosts: Some(number(hosts.len().saturating_sub(others))),
+        ..Amounts::default()
+    };
+    check_growth(snapshot, namespace, defaults, &own(&present), &own(&after))
 }
 
 /// Refuses a change that raises the namespace's use from `before` to `after` if that is more and

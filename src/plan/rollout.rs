@@ -26,7 +26,11 @@ use std::{collections::BTreeSet, time::Duration};
 use jiff::Timestamp;
 
 use super::{service::WorkloadPlanner, volumes::writes_data};
-use crate::{nodes::node_loss as loss, rollout::slot::LiveInstance, services::serving};
+use crate::{
+    nodes::node_loss as loss,
+    rollout::{blocked::WorkloadOutcome, rollback::Rollback, slot::LiveInstance},
+    services::serving,
+};
 use kat_types::{
     api::{EventKind, Health, ObjectKind, WorkloadPhase},
     reason::EventReason,
@@ -190,18 +194,19 @@ impl WorkloadPlanner<'_, '_, '_> {
         self.entry.meta.value.paused || stalled
     }
 
-    /// Updates the rollout record of the present generation. Returns true if the workload was
-    /// rolled back to another generation; the caller then does nothing else with this snapshot.
-    /// `waits` says that its data moves, or that it starts after another workload.
+    /// Updates the rollout record of the present generation, and rolls a stalled one back where the
+    /// workload asks for that. After [`Rollback::Written`] the caller does nothing else with this
+    /// snapshot.
     pub(super) fn follow(
         &mut self,
         parsed: &ParsedWorkload,
         (all, prepared): (&[LiveInstance<'_>], &[LiveInstance<'_>]),
-        waits: bool,
-    ) -> bool {
+        outcome: &WorkloadOutcome<'_>,
+    ) -> Rollback {
         let now = self.draft.now;
         let meta = &self.entry.meta.value;
         let replicas = self.slots.count();
+        let waits = outcome.data_moves.is_some() || outcome.start_wait.is_some();
         let mut whole = BTreeSet::new();
         let mut healthy = BTreeSet::new();
         let mut old = 0;
@@ -249,9 +254,14 @@ impl WorkloadPlanner<'_, '_, '_> {
         rollout.old = rollout.old.min(old);
         if !rollout.done {
             let stopping = all.iter().any(|live| !live.is_wanted() && !live.away);
-            let is_whole = old == 0 && whole.len() == usize::try_from(replicas).unwrap_or(0);
+            // Without an instance of another version, machines without a place have none at all.
+            let without = u32::try_from(outcome.without_place.len()).unwrap_or(u32::MAX);
+            let placed = replicas.saturating_sub(without);
+            let is_whole = old == 0
+                && whole.len() == usize::try_from(placed).unwrap_or(0)
+                && (placed > 0 || replicas == 0);
             if is_whole && !stopping {
-                self.finish(&mut rollout, replicas);
+                self.finish(&mut rollout, placed);
             } else if meta.paused || is_whole || waits {
                 // The deadline does not run while the rollout is paused or waits, or when only the
                 // end of old instances is missing.
@@ -277,7 +287,11 @@ impl WorkloadPlanner<'_, '_, '_> {
         // Without replicas there is nothing that a rollback could mend: a user wants no instance.
         let stalled = rollout.stalled && replicas > 0;
         self.record.rollout = Some(rollout);
-        stalled && parsed.workload.spec.update_strategy.auto_rollback && self.go_back(all, prepared)
+        if stalled && parsed.workload.spec.update_strategy.auto_rollback {
+            self.go_back(all, prepared)
+        } else {
+            Rollback::None
+        }
     }
 
     /// Records that all instances of the generation are healthy, so that a rollback may return to

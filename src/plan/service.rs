@@ -20,10 +20,15 @@ use crate::{
         blocked::{Blocked, LeaveObstacle, WorkloadOutcome},
         classify::may_be_ending,
         in_place, is_settled, replicas,
+        rollback::Rollback,
         slot::LiveInstance,
         slots::{Apart, DaemonView, SlotSet},
     },
-    scheduling::{host_ports::ports_of, machines::Machines},
+    scheduling::{
+        host_ports::{HostPorts, ports_of},
+        machines::Machines,
+    },
+    services::{isolation::ConfirmedRules, service_addresses::ServiceAddresses},
     unwritable_objects as frozen,
     unwritable_objects::{NotWritable, NotWritableCause},
 };
@@ -49,6 +54,11 @@ pub(super) struct ClusterView<'b> {
     pub(super) losses: &'b LostMachines,
     /// How long this leader has led.
     pub(super) leading_for: Duration,
+    pub(super) services: &'b ServiceAddresses,
+    /// The numbers assigned for `hostPort: auto`.
+    pub(super) host_ports: &'b HostPorts,
+    /// The rules of isolation that all machines have in force.
+    pub(super) confirmed: Option<&'b ConfirmedRules>,
 }
 
 /// Brings one workload a step closer to its desired state.
@@ -78,9 +88,7 @@ pub(super) fn plan_workload<'a>(
         around,
         group: OperationGroup::default(),
         record,
-        not_rolled_back: None,
         slots,
-        lost: Vec::new(),
     };
 
     let frozen = pass.draft.frozen.workload(key).cloned();
@@ -93,39 +101,47 @@ pub(super) fn plan_workload<'a>(
     }
     pass.confirm_stopped(&all);
     pass.note_volumes(&all);
-    let mut outcome = WorkloadOutcome {
-        data_moves: pass.stop_what_moves(&all),
-        ..WorkloadOutcome::default()
-    };
+    let data_moves = pass.stop_what_moves(&all);
     // The others are planned as if these were not there.
     let is_apart = |live: &LiveInstance<'_>| !meta.deleting && apart.contains_key(live.id);
     let (left_alone, all): (Vec<_>, Vec<_>) = all.into_iter().partition(is_apart);
-    let blocked = pass.note_apart(&left_alone, &apart);
-    outcome.blocked.extend(blocked);
+    let outcome = WorkloadOutcome {
+        blocked: leaving_last(&left_alone, &apart),
+        lost: lost_machines(&left_alone, &apart),
+        data_moves,
+        ..WorkloadOutcome::default()
+    };
     let wanted: Vec<&LiveInstance<'_>> = all
         .iter()
         .filter(|live| live.is_wanted() && !pass.draft.stops(live.id))
         .collect();
-    if meta.deleting {
+    let planned = if meta.deleting {
         for live in &wanted {
             pass.stop(live, "its workload is deleted");
         }
         for live in &prepared {
             pass.remove_prepared(live);
         }
-        outcome.has_user = pass.machines_with_user();
-        if all.is_empty() && prepared.is_empty() && outcome.has_user.is_empty() {
+        let has_user = pass.machines_with_user();
+        if all.is_empty() && prepared.is_empty() && has_user.is_empty() {
             return pass.finish_deletion();
         }
-    } else if let Ok(parsed) = &entry.parsed
-        && pass.plan_instances(parsed, &wanted, (&all, &prepared), &mut outcome)
-    {
+        Some(WorkloadOutcome {
+            has_user,
+            ..outcome
+        })
+    } else if let Ok(parsed) = &entry.parsed {
+        pass.plan_instances(parsed, &wanted, (&all, &prepared), outcome)
+    } else {
+        // Instances of a workload whose files can't be read are left alone; the status says why.
+        Some(outcome)
+    };
+    let Some(outcome) = planned else {
         return;
-    }
+    };
     if !meta.deleting {
         pass.follow_logins(all.iter().chain(&prepared).chain(&left_alone));
     }
-    // Instances of a workload whose files can't be read are left alone; the status says why.
     pass.write_status(&all, &prepared, &outcome);
 }
 
@@ -223,11 +239,7 @@ pub(super) struct WorkloadPlanner<'d, 'a, 'b> {
     pub(super) around: ClusterView<'b>,
     pub(super) group: OperationGroup,
     pub(super) record: WorkloadStatusRecord,
-    /// Why a stalled generation is not rolled back by itself.
-    pub(super) not_rolled_back: Option<String>,
     pub(super) slots: SlotSet<'a>,
-    /// Lost machines that have an instance of a DaemonService.
-    pub(super) lost: Vec<String>,
 }
 
 impl<'b> WorkloadPlanner<'_, '_, 'b> {
@@ -298,36 +310,15 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
         any
     }
 
-    /// Notes the instances of a DaemonService that are left alone: those on lost machines, and those
-    /// that leave a drained machine last, which are returned as blocked.
-    fn note_apart(
-        &mut self,
-        left_alone: &[LiveInstance<'_>],
-        apart: &BTreeMap<&str, Apart>,
-    ) -> Vec<Blocked> {
-        let mut blocked = Vec::new();
-        for live in left_alone {
-            match apart.get(live.id) {
-                Some(Apart::LeavesLast) => {
-                    let obstacle = LeaveObstacle::LeavesLast;
-                    blocked.push(Blocked::cannot_leave(live, obstacle));
-                }
-                Some(Apart::Lost) => self.lost.push(live.node.to_owned()),
-                None => {}
-            }
-        }
-        blocked
-    }
-
-    /// Takes the instances a step closer to what the files say. True where something was written that
-    /// the next plan begins with.
-    fn plan_instances(
+    /// Takes the instances a step closer to what the files say, and returns `outcome` with what that
+    /// leaves to be said; `None` where something was written that the next plan begins with.
+    fn plan_instances<'o>(
         &mut self,
         parsed: &ParsedWorkload,
         wanted: &[&LiveInstance<'_>],
         (all, prepared): (&[LiveInstance<'_>], &[LiveInstance<'_>]),
-        outcome: &mut WorkloadOutcome<'_>,
-    ) -> bool {
+        mut outcome: WorkloadOutcome<'o>,
+    ) -> Option<WorkloadOutcome<'o>> {
         let kind = parsed.workload.spec.kind;
         if kind != WorkloadType::Job {
             outcome.start_wait = self.start_wait(parsed, all);
@@ -336,11 +327,10 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
         if !keeps_other && self.stop_other_type(kind, wanted, prepared) {
             // The next plan begins with what is left, and its status is of the new type.
             self.flush_gathered();
-            return true;
+            return None;
         }
         if kind == WorkloadType::Job {
-            self.plan_job(parsed, all, outcome);
-            return false;
+            return Some(self.plan_job(parsed, all, outcome));
         }
         if self.draft.snapshot.jobs.contains_key(self.key) {
             // Runs of the time when it was a Job would stay active for ever.
@@ -350,18 +340,19 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
         }
         if self.follow_secrets(all) {
             // A new generation was written: the next plan sees it.
-            return true;
+            return None;
         }
-        let waits = outcome.data_moves.is_some() || outcome.start_wait.is_some();
-        if self.follow(parsed, (all, prepared), waits) {
-            // A rollback wrote a new generation.
-            return true;
+        outcome.without_place = self.slots_without_place(parsed, (all, prepared));
+        match self.follow(parsed, (all, prepared), &outcome) {
+            Rollback::None => {}
+            Rollback::Written => return None,
+            Rollback::Refused(why) => outcome.not_rolled_back = Some(why),
         }
         if !keeps_other && !daemons_end(&parsed.workload.spec, all) {
-            let blocked = self.converge(parsed, (all, prepared), outcome);
+            let blocked = self.converge(parsed, (all, prepared), &outcome);
             outcome.blocked.extend(blocked);
         }
-        false
+        Some(outcome)
     }
 
     /// Machines that may have something of the workload's user.
@@ -437,9 +428,9 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
         }
         let before = self.record.clone();
         let settled = self.settled(all);
-        let mut tally =
-            InstanceTally::count(all, &settled, self.entry, &WorkloadOutcome::default());
-        tally.note_machines(&self.slots, &self.lost);
+        let outcome = WorkloadOutcome::default();
+        let mut tally = InstanceTally::count(all, &settled, self.entry, &outcome);
+        tally.note_machines(&self.slots, &outcome.lost);
         tally.not_writable = Some(frozen.to_string());
         let rollout = before.rollout.as_ref();
         let now = self.draft.now;
@@ -489,13 +480,12 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
     ) {
         let settled = self.settled(all);
         let mut tally = InstanceTally::count(all, &settled, self.entry, outcome);
-        tally.note_machines(&self.slots, &self.lost);
+        tally.note_machines(&self.slots, &outcome.lost);
         tally.note_prepared(prepared);
         tally.note_stopped(status::stopped_in_words(
             self.draft.snapshot,
             (self.key, self.entry),
         ));
-        tally.not_rolled_back = self.not_rolled_back.take();
         if let Some(lost) = all.iter().find(|live| live.is_wanted() && live.away) {
             tally.is_away(lost, self.around.losses.why_not(lost.node));
         }
@@ -525,10 +515,10 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
             let condition = status::drain_blocked(&before.status, why, self.draft.now);
             self.record.status.conditions.push(condition);
         }
-        let services = &self.draft.services;
+        let services = self.around.services;
         self.record.status.service_address = services.of(self.key);
         if let Ok(parsed) = &self.entry.parsed {
-            let ports = self.draft.host_ports.numbered(self.key, ports_of(parsed));
+            let ports = self.around.host_ports.numbered(self.key, ports_of(parsed));
             self.record.status.host_ports = host_port_statuses(&ports.unwrap_or_default());
         } else {
             self.record.status.host_ports = before.status.host_ports.clone();
@@ -615,6 +605,23 @@ impl<'b> WorkloadPlanner<'_, '_, 'b> {
             uid: self.entry.meta.value.uid.clone(),
         }
     }
+}
+
+/// The instances that leave their drained machine last, as blocked.
+fn leaving_last(left_alone: &[LiveInstance<'_>], apart: &BTreeMap<&str, Apart>) -> Vec<Blocked> {
+    let last = left_alone
+        .iter()
+        .filter(|live| apart.get(live.id) == Some(&Apart::LeavesLast));
+    last.map(|live| Blocked::cannot_leave(live, LeaveObstacle::LeavesLast))
+        .collect()
+}
+
+/// The lost machines of instances that are left alone.
+fn lost_machines(left_alone: &[LiveInstance<'_>], apart: &BTreeMap<&str, Apart>) -> Vec<String> {
+    let lost = left_alone
+        .iter()
+        .filter(|live| apart.get(live.id) == Some(&Apart::Lost));
+    lost.map(|live| live.node.to_owned()).collect()
 }
 
 /// Whether instances from before a change of the type may serve until the present version starts. One that

@@ -51,7 +51,7 @@ pub(super) struct InstanceTally {
     /// Who stopped it, and how it is started; `None` if it is not stopped.
     stopped: Option<String>,
     /// Why a stalled generation is not rolled back by itself.
-    pub(super) not_rolled_back: Option<String>,
+    not_rolled_back: Option<String>,
     /// What a DaemonService does not count among its instances.
     apart: Option<String>,
     /// What its deletion waits for.
@@ -144,7 +144,7 @@ impl InstanceTally {
             start_wait: outcome.start_wait.clone(),
             not_writable: None,
             stopped: None,
-            not_rolled_back: None,
+            not_rolled_back: outcome.not_rolled_back.clone(),
             apart: None,
             left: if entry.meta.value.deleting {
                 still_there(all, &outcome.has_user)

@@ -9,8 +9,8 @@ use std::{
 use zbus::{Variant, wire::Fd};
 
 use super::{
-    CommandStreams, JobResult, SystemdError, TransientUnit, UnitStatus, error, link::ManagerLink,
-    manager::within, proxies::SystemdManagerProxy, status,
+    CommandStreams, Confinement, JobResult, SystemdError, TransientUnit, UnitStatus, error,
+    link::ManagerLink, manager::within, proxies::SystemdManagerProxy, status,
 };
 
 /// Properties of all transient units. The command is stopped after the unit's limit, and killed
@@ -38,7 +38,36 @@ pub(super) fn properties(
     ];
     let afterwards = exactly(&unit.afterwards, vec!["ignore-failure"]);
     properties.extend(afterwards.map(|command| ("ExecStopPostEx", command)));
+    if let Some(confinement) = &unit.confinement {
+        properties.extend(confined(confinement));
+    }
     Ok(properties)
+}
+
+fn confined(confinement: &Confinement) -> Vec<(&'static str, Variant<'static>)> {
+    let hidden = confinement.hidden.iter();
+    let hidden: Vec<String> = hidden.map(|path| format!("-{path}")).collect();
+    vec![
+        // This includes a read-only file system, a temporary folder and no new rights.
+        ("DynamicUser", Variant::new(true)),
+        ("CapabilityBoundingSet", Variant::new(0_u64)),
+        ("PrivateDevices", Variant::new(true)),
+        ("ProtectHome", Variant::new("yes")),
+        ("ProtectProc", Variant::new("invisible")),
+        ("ProtectKernelTunables", Variant::new(true)),
+        ("ProtectKernelModules", Variant::new(true)),
+        ("ProtectControlGroups", Variant::new(true)),
+        ("InaccessiblePaths", Variant::new(hidden)),
+        (
+            "LoadCredential",
+            Variant::new(confinement.credentials.clone()),
+        ),
+        ("MemoryMax", Variant::new(confinement.memory)),
+        ("MemorySwapMax", Variant::new(0_u64)),
+        ("TasksMax", Variant::new(confinement.tasks)),
+        // Otherwise it goes where the standard output goes.
+        ("StandardError", Variant::new("journal")),
+    ]
 }
 
 fn microseconds(time: Duration) -> Variant<'static> {

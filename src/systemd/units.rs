@@ -59,6 +59,24 @@ pub struct TransientUnit {
     pub afterwards: Vec<String>,
     /// Time after which systemd stops the command.
     pub limit: Duration,
+    /// The command has the rights of its manager where this is `None`.
+    pub confinement: Option<Confinement>,
+}
+
+/// A command runs as a user of its own that exists while it runs, without capabilities, devices and
+/// homes, with a read-only file system and a temporary folder of its own (systemd.exec(5),
+/// `DynamicUser=`). For the system's manager alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Confinement {
+    /// Paths that the command does not see; those that are missing are left out.
+    pub hidden: Vec<String>,
+    /// Files that the manager reads and that the command has in `$CREDENTIALS_DIRECTORY`, each with its
+    /// name there.
+    pub credentials: Vec<(String, String)>,
+    /// Most memory, in bytes.
+    pub memory: u64,
+    /// Most processes and threads.
+    pub tasks: u64,
 }
 
 /// How a transient unit ended.

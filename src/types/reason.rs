@@ -96,6 +96,7 @@ words! {
         Served,
         CertificatePending,
         CertificateFailed,
+        CertificateLimitReached,
         TlsNotReady,
         HostTaken,
         AuthNotReachable,

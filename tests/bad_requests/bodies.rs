@@ -102,7 +102,18 @@ pub(super) fn bodies(cases: &mut Cases<'_>) {
             json!({"ingressHosts": ["a b"]}),
             "spec.ingressHosts: `a b` is not a host name",
         ),
-        (json!(7), "invalid type"),
+        (
+            json!(7),
+            "spec: invalid type: integer `7`, expected an object",
+        ),
+        (
+            json!([]),
+            "spec: invalid type: sequence, expected an object",
+        ),
+        (
+            json!(["Shared"]),
+            "spec: invalid type: sequence, expected an object",
+        ),
     ] {
         cases
             .add("bad JSON", post.clone(), NAMESPACES, 400, "Invalid", found)

@@ -58,6 +58,42 @@ fn a_route_of_a_later_version_is_not_reported_as_a_missing_workload() {
 }
 
 #[test]
+fn get_all_lists_the_kinds_that_an_older_server_knows_and_names_the_others() {
+    let fake = older();
+    let empty = json!({"items": [], "metadata": {"resourceVersion": "1"}});
+    fake.list(VOLUMES, &[volume("db", "data", "Bound")]);
+    fake.list("/v1alpha1/n/default/secrets", &[]);
+    let program = Program::of(&fake);
+    let text = program.run(&["get", "all", "-o", "name"]);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+    assert!(text.contains("workload/web"), "{text}");
+    assert!(text.contains("volume/db/data"), "{text}");
+    let missing =
+        "warning: routes are not listed: the server runs a version of KAT that does not know them";
+    assert!(text.contains(missing), "{text}");
+
+    // What nobody has is named without the kind that nobody knows.
+    fake.instead(&format!("GET {WORKLOADS}"), 200, empty.clone());
+    fake.instead(&format!("GET {VOLUMES}"), 200, empty);
+    let text = program.run(&["get", "all"]);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+    let none = "no workloads, instances, volumes, secrets in namespace default";
+    assert!(text.contains(none), "{text}");
+
+    // A kind that is named itself is an error.
+    for words in [["get", "routes"], ["get", "workloads,routes"]] {
+        let text = program.run(&words);
+        assert!(text.starts_with("exit: 1\n"), "{words:?}: {text}");
+        assert!(text.contains("does not know this request"), "{text}");
+    }
+    // A namespace that does not exist is no matter of versions.
+    let refused = error("NotFound", "there is no namespace `default`");
+    fake.instead("GET /v1alpha1/n/default/secrets", 404, refused);
+    let text = program.run(&["get", "all"]);
+    assert!(text.starts_with("exit: 3\n"), "{text}");
+}
+
+#[test]
 fn an_edit_of_files_that_the_server_does_not_hand_out_opens_no_editor() {
     let fake = older();
     let program = Program::of(&fake);

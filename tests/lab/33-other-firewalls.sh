@@ -61,7 +61,7 @@ refused container_reaches_outside
 machine_reaches_host_port
 found=$(problems_of n2)
 contains "$found" "Docker set the policy of the FORWARD chain to drop"
-contains "$found" "problems: 1,"
+contains "$found" "not ready: 1 problem"
 run_fixes_on n2 "$found"
 wait_for 20 everything_works
 on n2 systemctl restart docker.service
@@ -82,7 +82,7 @@ refused container_reaches_outside
 machine_reaches_host_port
 found=$(problems_of n2)
 contains "$found" "ufw is enabled and drops WireGuard, the API or forwarded traffic"
-contains "$found" "problems: 1,"
+contains "$found" "not ready: 1 problem"
 run_fixes_on n2 "$found"
 wait_for 20 everything_works
 # ufw's rules for the host port itself do not apply to forwarded traffic.
@@ -103,7 +103,7 @@ host_port_keeps_address
 machine_reaches_host_port
 found=$(problems_of n2)
 contains "$found" "firewalld is running and drops WireGuard, the API or forwarded traffic"
-contains "$found" "problems: 1,"
+contains "$found" "not ready: 1 problem"
 run_fixes_on n2 "$found"
 wait_for 20 everything_works
 lab reboot n2

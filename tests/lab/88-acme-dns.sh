@@ -1,4 +1,4 @@
-# Certificates for a wildcard and its domain by DNS-01, from Debian's pebble and with updates of Debian's BIND: a wrong key is named, records stand side by side, CNAME records are followed, and no record or key is left behind
+# Certificates for a wildcard and its domain by DNS-01, from Debian's pebble and with updates of Debian's BIND: a wrong key is named, records stand side by side, CNAME records are followed, a hook changes records without rights on its machine, and no record or key is left behind
 # machines: 3
 # packages: pebble bind9 bind9-dnsutils
 # shellcheck shell=bash
@@ -130,8 +130,45 @@ wait_for 240 is_renewed
 wait_for 60 nodes_are_ready
 kat delete workload web --wait
 wait_for 90 no_records
+
+# A program of the machines changes the records of a zone. It has no rights there: it sees no key of the cluster, and writes no file.
+cat >"$LAB_WORK/cloud" <<'END'
+#!/bin/sh
+set -eu
+for seen in /var/lib/kat/node.json /run/kat/api.sock /root/bind; do [ ! -e "$seen" ] || exit 9; done
+if [ "$(id -u)" = 0 ] || touch /etc/kat/dns-hooks/other; then exit 9; fi
+echo "asked to $1 a record" >&2
+case $1 in
+present) change=add record='60 TXT' ;;
+cleanup) change=delete record=TXT ;;
+esac
+printf 'server ns1.example.org\nzone proofs.example.net\nupdate %s %s %s "%s"\nsend\n' "$change" "$2" "$record" "$3" |
+    LD_LIBRARY_PATH=$(echo /opt/bind/usr/lib/*-linux-gnu) /opt/bind/usr/bin/nsupdate -k "$CREDENTIALS_DIRECTORY/credential"
+END
+n1 cat /root/bind/etc/bind/kat.key >"$LAB_WORK/cloud.credential"
+chmod 755 "$LAB_WORK/cloud"
+chmod 600 "$LAB_WORK/cloud.credential"
+for node in n1 n2 n3; do
+    lab copy "$tree" "$node":/opt/bind
+    on "$node" chmod 755 /opt/bind
+    lab copy "$LAB_WORK/cloud" "$node":/etc/kat/dns-hooks/
+    lab copy "$LAB_WORK/cloud.credential" "$node":/etc/kat/dns-hooks/
+done
+kat config set 'acme.dns=[{"zone": "proofs.example.net", "hook": "cloud"}]'
+folder=$(workload hooked --port 80)
+n1 sh -c 'printf "  ingress:\n%s\n" "$2" >>"$1/VirtualLoadBalancer.kat"' sh "$folder" '    - {host: "*.proofs.example.net", servicePortName: web, tls: {issuer: acme}}'
+kat apply --wait -f "$folder"
+wait_for 120 is_for n1 c.proofs.example.net '*.proofs.example.net'
+hooked_records() { texts _acme-challenge.proofs.example.net; }
+wait_for 60 prints_nothing "records of the hook" hooked_records
+hooks_wrote() { for node in n1 n2 n3; do on "$node" journalctl --no-pager --unit 'kat-dns-hook-*'; done; }
+contains "$(hooks_wrote)" "asked to present a record"
+kat delete workload hooked --wait
+for node in n1 n2 n3; do on "$node" rm -r /opt/bind /etc/kat/dns-hooks; done
+
 # The key is in the store sealed, and in no journal.
 secret=$(n1 sed -n 's/.*secret "\(.*\)";/\1/p' /root/bind/etc/bind/kat.key)
 [[ ${#secret} -gt 40 ]]
 lacks "$(etcdctl_on n1 get --prefix /kat/)" "$secret"
 for node in n1 n2 n3; do lacks "$(on "$node" journalctl --no-pager --unit kat-agent)" "$secret"; done
+lacks "$(hooks_wrote)" "$secret"

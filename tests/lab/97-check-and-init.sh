@@ -47,7 +47,7 @@ contains "$found" "chain forward of table inet mine drops forwarded traffic by d
 contains "$found" "         sudo nft insert rule inet mine forward iifname 'kat*' accept && sudo nft "
 contains "$found" "chain input of table inet mine drops incoming traffic by default"
 contains "$found" "tcp dport 9115 accept"
-contains "$found" "problems: 5,"
+contains "$found" "not ready: 5 problems"
 run_fixes "$found"
 wait_for 10 check_passes
 for unit in etcd.service squatter.service waiting.socket; do
@@ -74,7 +74,7 @@ contains "$found" "TCP port 53, for DNS, is taken by web (transient.service)"
 contains "$found" "         sudo systemctl stop transient.service"
 contains "$found" "warning  systemd-resolved does not run: containers know the workloads' names, this machine does not"
 contains "$found" "         sudo systemctl enable --now systemd-resolved.service"
-contains "$found" "problems: 3,"
+contains "$found" "not ready: 3 problems"
 run_fixes "$found"
 wait_for 10 check_passes
 n1 systemctl enable --now systemd-resolved.service
@@ -104,7 +104,7 @@ printf 'apiVersion: kat.dws.rip/v1alpha1\nkind: ClusterConfiguration\nmetadata:\
   apiPort: 9443' | write_to /root/cluster.kat
 found=$(problems --config /root/cluster.kat)
 contains "$found" "         sudo nft insert rule inet mine input tcp dport 9443 accept"
-contains "$found" "problems: 1,"
+contains "$found" "not ready: 1 problem"
 run_fixes "$found"
 check_passes --config /root/cluster.kat
 n1 ip route delete 10.100.7.0/24
@@ -150,6 +150,6 @@ check_passes
 n1 ip route add 10.61.7.0/24 via 192.168.77.1
 found=$(problems)
 contains "$found" "         sudo ip route delete 10.61.7.0/24 dev host0"
-contains "$found" "problems: 1,"
+contains "$found" "not ready: 1 problem"
 run_fixes "$found"
 check_passes

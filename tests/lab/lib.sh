@@ -14,6 +14,16 @@ export WEB_IMAGE=registry.lab:5000/test/web:1
 export DOMAIN=kat.cluster.local
 
 lab() { contrib/lab/kat-lab "$@"; }
+# The machines' jq, if the tests' own machine can run it: it starts three times as fast as that of Debian 12, and the tests
+# start it thousands of times.
+jq() {
+    local loader=${LAB_ROOT:-}/lib64/ld-linux-x86-64.so.2
+    if [[ ${LAB_ROOT:-} && -x $loader ]]; then
+        "$loader" --library-path "$LAB_ROOT/usr/lib/x86_64-linux-gnu" "$LAB_ROOT/usr/bin/jq" "$@"
+    else
+        command jq "$@"
+    fi
+}
 # Commands on machines get no standard input unless a test passes one: otherwise they would read the
 # input of a loop around them.
 n1() { lab exec n1 -- "$@" </dev/null; }

@@ -5,7 +5,10 @@ use std::{
     fs,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -65,9 +68,19 @@ pub(crate) fn address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, number, 1)
 }
 
+/// Ports of this process's own that the kernel gives to nobody: those that it gives may be in use again
+/// before etcd starts, or starts anew.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((address(1), 0)).expect("a port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let own = u16::try_from(std::process::id() % 2_000).expect("small") * 10;
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        assert!(number < 1_000, "no port is free");
+        let port = 10_000 + (own + number) % 20_000;
+        if TcpListener::bind((address(1), port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Waits until `what` returns a value.
@@ -133,6 +146,12 @@ impl Cluster {
             prefer_first: true,
             ..EtcdOptions::new(urls, Some(tls))
         }
+    }
+
+    /// What a machine's etcd has logged.
+    fn log(&self, number: u8) -> String {
+        let log = self.folder.path().join(name(number)).join("log");
+        fs::read_to_string(log).unwrap_or_default()
     }
 
     /// Starts etcd like `kat-etcd.service`, with these members.
@@ -292,9 +311,14 @@ impl Cluster {
 
     /// Like [`Self::first`], before the machine campaigns.
     pub(crate) async fn seeded(&self) -> Machine {
-        let machine = self.machine(1, &[1], "new").await;
-        until("the first etcd serves", async || {
-            machine.store.health().await.ok()
+        let mut machine = self.machine(1, &[1], "new").await;
+        let Machine { etcd, store, .. } = &mut machine;
+        until("the first etcd serves", || {
+            if let Ok(Some(ended)) = etcd.try_wait() {
+                panic!("etcd ended: {ended}\n{}", self.log(1));
+            }
+            let store = store.clone();
+            async move { store.health().await.ok() }
         })
         .await;
         let mut operations = vec![json(

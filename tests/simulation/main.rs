@@ -38,7 +38,7 @@ use faults::disabled_safeguards::Without;
 use run::{Outcome, anew_before_its_list, data_is_lost, outdated_list, run, timed};
 
 /// Number of seeds in a normal test run.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 100;
 
 /// Number of seeds with an outdated list.
 const OUTDATED: u64 = 50;

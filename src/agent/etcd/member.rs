@@ -21,6 +21,7 @@ use crate::{
     },
     commands::{host_files, recovery},
     disk::foreign_disks::ForeignDisks,
+    ingress::dns_hooks::MachineDnsHooks,
     network::overlay,
     service::{loops::AgentLoops, paths},
 };
@@ -101,7 +102,7 @@ impl RunningMember {
         let etcd_unit = EtcdKeeper {
             identity: Arc::clone(identity),
             known: known.clone(),
-            system,
+            system: Arc::clone(&system),
             renderer,
         };
         loops.add_blocking("etcd's unit", etcd_unit.run(started, cancel.clone()));
@@ -128,6 +129,7 @@ impl RunningMember {
             keys,
             handle: &handle,
             clock,
+            system,
         };
         let etcd = candidate.keep_members(&store, loops);
         candidate.keep_certificates(loops);
@@ -190,6 +192,7 @@ struct Candidate<'a> {
     keys: &'a MachineKeys,
     handle: &'a LeaderHandle,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    system: Arc<dyn UnitManager>,
 }
 
 impl Candidate<'_> {
@@ -219,10 +222,14 @@ impl Candidate<'_> {
         etcd
     }
 
+    fn hooks(&self) -> MachineDnsHooks {
+        MachineDnsHooks::new(Arc::clone(&self.system), &self.identity.node)
+    }
+
     fn keep_certificates(&self, loops: &mut AgentLoops) {
         let config = OrderedCertificatesConfig {
             clock: Arc::clone(&self.clock),
-            server: Arc::new(InstantAcme),
+            server: Arc::new(InstantAcme::new(Arc::new(self.hooks()))),
             pulses: loops.pulses.clone(),
         };
         let certificates =

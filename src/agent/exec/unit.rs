@@ -61,6 +61,7 @@ impl LocalSessions {
             command: group.begin(command(&container, request)),
             afterwards: group.end(),
             limit: LONGEST,
+            confinement: None,
         };
         Ok((unit, group))
     }

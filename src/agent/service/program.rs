@@ -1,15 +1,10 @@
 //! `kat-agent`'s command line.
 
-use std::{
-    os::unix::process::CommandExt,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{os::unix::process::CommandExt, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use super::run;
+use super::{manual, run};
 use crate::{
     commands::{
         check as look, init, join, join_token, recovery,
@@ -25,9 +20,15 @@ use kat_types::{encoding::plain::plain_lines, machine::network::HOOK_PROGRAM};
 /// Time that threads of the blocking pool have at the agent's end.
 const LAST_THREADS: Duration = Duration::from_secs(1);
 
-/// KAT on one machine.
+/// Runs KAT on one machine.
+///
+/// kat-agent.service runs `kat-agent run`. The other commands are for administrators: they add this
+/// machine to a cluster and take it out, check it, and back up and recover the cluster's store.
+/// Commands that change the machine need root. `katcall` manages workloads and the cluster.
+///
+/// Exit codes: 0 done, 1 failed, or `check` found a problem, 2 wrong usage.
 #[derive(Debug, Parser)]
-#[command(name = "kat-agent", version, about, disable_help_subcommand = true)]
+#[command(name = "kat-agent", version, disable_help_subcommand = true)]
 pub struct AgentArgs {
     #[command(subcommand)]
     command: AgentCommand,
@@ -266,11 +267,7 @@ fn dispatch(command: AgentCommand) -> anyhow::Result<ExitCode> {
         }
         AgentCommand::Version => anstream::println!("kat-agent {}", kat_types::VERSION),
         AgentCommand::Completion { shell } => print_completions(shell),
-        AgentCommand::Man { folder } => {
-            let mut command = AgentArgs::command().disable_help_subcommand(true);
-            command.build();
-            man_pages(&command, &folder)?;
-        }
+        AgentCommand::Man { folder } => manual::write_man_pages(&folder)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -315,16 +312,6 @@ fn print_completions(shell: clap_complete::Shell) {
         "kat-agent",
         &mut std::io::stdout(),
     );
-}
-
-/// Writes the pages of a command and of the commands below it, in the section of system administration.
-fn man_pages(command: &clap::Command, folder: &Path) -> std::io::Result<()> {
-    for below in command.get_subcommands().filter(|one| !one.is_hide_set()) {
-        man_pages(below, folder)?;
-    }
-    let page = clap_mangen::Man::new(command.clone()).section("8");
-    page.generate_to(folder)?;
-    Ok(())
 }
 
 async fn check(config: Option<PathBuf>) -> anyhow::Result<ExitCode> {

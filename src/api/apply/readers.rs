@@ -8,7 +8,10 @@ use std::{
 use crate::errors::ApiError;
 use kat_bundle::{NeededReader, SourceFile, needed_readers};
 use kat_plan::{Snapshot, older_leaders};
-use kat_types::{resource::NAMESPACE_ACCESS_READER, store::revisions::Stored};
+use kat_types::{
+    resource::{NAMESPACE_ACCESS_READER, NAMESPACE_QUOTA_READER},
+    store::revisions::Stored,
+};
 
 /// Refuses files that a machine which may lead does not read.
 ///
@@ -57,7 +60,22 @@ pub(super) fn check(
 /// [`ApiError::Conflict`] with the names of these machines.
 pub(crate) fn check_namespace_access(snapshot: &Snapshot) -> Result<(), ApiError> {
     let what = "`isolation`, `allowNamespaces` and `ingressHosts` of a namespace";
-    known_to_leaders(snapshot, what, ", or leave `spec` out")
+    known_to_leaders(
+        snapshot,
+        NAMESPACE_ACCESS_READER,
+        what,
+        ", or leave `spec` out",
+    )
+}
+
+/// Refuses quotas of a namespace that a machine which may lead would drop with its next change of the
+/// namespace.
+///
+/// # Errors
+/// [`ApiError::Conflict`] with the names of these machines.
+pub(crate) fn check_namespace_quotas(snapshot: &Snapshot) -> Result<(), ApiError> {
+    let what = "the quotas `hosts` and `certificateOrders` of a namespace";
+    known_to_leaders(snapshot, NAMESPACE_QUOTA_READER, what, "")
 }
 
 /// Refuses a route to something outside KAT that a machine which may lead would not give to machines.
@@ -65,11 +83,17 @@ pub(crate) fn check_namespace_access(snapshot: &Snapshot) -> Result<(), ApiError
 /// # Errors
 /// [`ApiError::Conflict`] with the names of these machines.
 pub(crate) fn check_outside_routes(snapshot: &Snapshot) -> Result<(), ApiError> {
-    known_to_leaders(snapshot, "documents of kind Route", "")
+    let what = "documents of kind Route";
+    known_to_leaders(snapshot, NAMESPACE_ACCESS_READER, what, "")
 }
 
-fn known_to_leaders(snapshot: &Snapshot, what: &str, instead: &str) -> Result<(), ApiError> {
-    let older = older_leaders(snapshot, NAMESPACE_ACCESS_READER);
+fn known_to_leaders(
+    snapshot: &Snapshot,
+    reader: u32,
+    what: &str,
+    instead: &str,
+) -> Result<(), ApiError> {
+    let older = older_leaders(snapshot, reader);
     if older.is_empty() {
         return Ok(());
     }

@@ -4,10 +4,15 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use crate::{access::authentication::Caller, apply::submission::Submission, errors::ApiError};
+use crate::{
+    access::authentication::Caller,
+    apply::{exceeded_in, quota_defaults, submission::Submission},
+    errors::ApiError,
+};
 use kat_pki::ingress::{BroughtCertificate, brought_certificate};
 use kat_plan::{
-    ClaimConflict, Snapshot, WorkloadClaims, auth_target, claim_conflict, claims_of_stored,
+    ClaimConflict, Snapshot, WorkloadClaims, auth_target, check_hosts, claim_conflict,
+    claims_of_stored,
 };
 use kat_types::{
     api::Scope,
@@ -45,6 +50,8 @@ pub(super) fn check(
     }
     if !submission.claims.is_part_of(&before) {
         check_number_of_hosts(snapshot, key, &submission.claims)?;
+        check_hosts(snapshot, key, &quota_defaults(caller), &submission.claims)
+            .map_err(|error| exceeded_in("VirtualLoadBalancer.kat", error))?;
         let claimed = submission.claims.routes.difference(&before.routes);
         check_allowed_hosts(snapshot, key, claimed.map(|(host, _)| host))?;
     }
@@ -246,7 +253,7 @@ pub(crate) fn check_secrets(
     if let Some(name) = certificate_secret(route)
         && let Some(found) = certificate_in(snapshot, &SecretKey::new(&key.namespace, name))?
     {
-        check_hosts(name, &found, route).map_err(refused)?;
+        check_names(name, &found, route).map_err(refused)?;
     }
     let users = route.basic_auth.as_ref();
     if let Some(auth) = users
@@ -271,7 +278,7 @@ fn certificate_secret(route: &Ingress) -> Option<&str> {
     }
 }
 
-fn check_hosts(name: &str, found: &BroughtCertificate, route: &Ingress) -> Result<(), String> {
+fn check_names(name: &str, found: &BroughtCertificate, route: &Ingress) -> Result<(), String> {
     let mut hosts = std::iter::once(&route.host).chain(&route.redirect_from);
     match hosts.find(|host| !found.is_for(host)) {
         Some(host) => Err(format!(
@@ -351,7 +358,7 @@ pub(crate) fn check_values(
                     Some(found) => found,
                     None => certificate_of(&place.name, values).map_err(refused)?,
                 };
-                check_hosts(&place.name, &found, route).map_err(refused)?;
+                check_names(&place.name, &found, route).map_err(refused)?;
                 certificate = Some(found);
             }
             let users = route.basic_auth.as_ref();
@@ -415,10 +422,13 @@ mod tests {
     use super::*;
     use crate::apply::submission::of_files;
     use kat_bundle::SourceFile;
-    use kat_types::store::{
-        records::WorkloadMeta,
-        revisions::Stored,
-        snapshot::{ParsedWorkload, StoredState, WorkloadEntry},
+    use kat_types::{
+        resource::Amounts,
+        store::{
+            records::{NamespaceRecord, WorkloadMeta},
+            revisions::Stored,
+            snapshot::{ParsedWorkload, StoredState, WorkloadEntry},
+        },
     };
 
     fn files(namespace: &str, name: &str, ingress: &str) -> Vec<SourceFile> {
@@ -553,6 +563,74 @@ mod tests {
         snapshot.workloads.extend(full.workloads.clone());
         let same = tried(&snapshot, ("shop", "web", &hosts(5)), Scope::Admin);
         assert_eq!(same, Ok(CheckedClaims { change: false }));
+    }
+
+    #[test]
+    fn hosts_beyond_the_quota_of_the_namespace_are_refused_and_name_it() {
+        let shop = |hosts: Option<u64>| {
+            let mut snapshot = stored("shop", "web", &route("a.lan"));
+            let record = NamespaceRecord {
+                schema: 1,
+                uid: "ns".to_owned(),
+                labels: BTreeMap::new(),
+                created: Timestamp::UNIX_EPOCH,
+                deleting: false,
+                quota: Amounts {
+                    hosts,
+                    ..Amounts::default()
+                },
+                access: Default::default(),
+                ingress_hosts: None,
+            };
+            let stored = Stored {
+                revision: 3,
+                value: record,
+            };
+            snapshot.namespaces.insert("shop".to_owned(), stored);
+            snapshot
+        };
+        let deploy = || Scope::Deploy {
+            namespace: "shop".to_owned(),
+        };
+        // The host of another workload counts once, and so does that of a second path.
+        let two = "  ingress: [{host: a.lan, path: /x, servicePort: 8080}, {host: b.lan, servicePort: 8080}, {host: b.lan, path: /y, servicePort: 8080}]\n";
+        let redirected =
+            "  ingress: [{host: b.lan, servicePort: 8080, redirectFrom: [www.b.lan]}]\n";
+        for scope in [Scope::Admin, deploy()] {
+            let limited = shop(Some(2));
+            let fits = tried(&limited, ("shop", "cart", two), scope.clone());
+            assert_eq!(fits, Ok(CheckedClaims { change: true }));
+            let refused = tried(&limited, ("shop", "cart", redirected), scope);
+            assert_eq!(
+                refused.unwrap_err(),
+                "VirtualLoadBalancer.kat: the quota `hosts` of namespace `shop` is 2: 1 used now, and 3 with this"
+            );
+        }
+        // Another host in the place of one is no growth, also above a quota that was lowered.
+        let full = shop(Some(0));
+        let other = tried(&full, ("shop", "web", &route("c.lan")), Scope::Admin);
+        assert_eq!(other, Ok(CheckedClaims { change: true }));
+        let more = tried(&full, ("shop", "cart", &route("c.lan")), Scope::Admin);
+        assert!(more.unwrap_err().contains("1 used now, and 2 with this"));
+        // Without a quota of the namespace, the default limits deploy tokens alone.
+        let hosts = |prefix: &str, number: usize| {
+            let route = |at| format!("{{host: {prefix}{at}.lan, servicePort: 8080}}");
+            let routes: Vec<_> = (0..number).map(route).collect();
+            format!("  ingress: [{}]\n", routes.join(", "))
+        };
+        let mut open = shop(None);
+        for name in ["one", "two"] {
+            let one = stored("shop", name, &hosts(name, 49));
+            open.workloads.extend(one.workloads.clone());
+        }
+        let fits = tried(&open, ("shop", "cart", &hosts("h", 1)), deploy());
+        assert_eq!(fits, Ok(CheckedClaims { change: true }));
+        let two = hosts("h", 2);
+        let refused = tried(&open, ("shop", "cart", &two), deploy()).unwrap_err();
+        let said = "`shop` is 100: 99 used now, and 101 with this";
+        assert!(refused.contains(said), "{refused}");
+        let admin = tried(&open, ("shop", "cart", &two), Scope::Admin);
+        assert_eq!(admin, Ok(CheckedClaims { change: true }));
     }
 
     #[test]

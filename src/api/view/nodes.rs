@@ -3,31 +3,49 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ApiView, node_metadata, time};
-use kat_plan::{highest_needed_reader, reader_of};
+use kat_plan::{RequestedResources, highest_needed_reader, reader_of};
 use kat_types::{
     api::{
         ApiTime, Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus,
         READS_FILES,
     },
+    assignment::DesiredRun,
     machine::{network::node_address, node_labels::is_for_ingress},
     reason::Reason,
-    resource::Bytes,
-    store::snapshot::NodeEntry,
+    resource::{Bytes, ResourceList},
+    store::snapshot::{InstanceEntry, NodeEntry},
 };
+
+/// What the instances on a machine add up to.
+#[derive(Debug, Clone, Copy, Default)]
+struct NodeLoad {
+    instances: u32,
+    requested: RequestedResources,
+}
+
+impl NodeLoad {
+    fn add(&mut self, entry: &InstanceEntry) {
+        self.instances = self.instances.saturating_add(1);
+        let assignment = &entry.assignment.value;
+        // A prepared instance starts when its predecessor has ended, which counts until then.
+        if assignment.wanted != DesiredRun::Prepared {
+            self.requested.add_all(&assignment.together().resources);
+        }
+    }
+}
 
 impl ApiView<'_> {
     /// Machines, by name.
     pub(crate) fn nodes(&self) -> Vec<NodeItem> {
-        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut loads: BTreeMap<&str, NodeLoad> = BTreeMap::new();
         for entry in self.snapshot.instances.values() {
-            let count = counts.entry(entry.node.as_str()).or_default();
-            *count = count.saturating_add(1);
+            loads.entry(entry.node.as_str()).or_default().add(entry);
         }
         let needed = highest_needed_reader(self.snapshot);
         let nodes = self.snapshot.nodes.iter();
         let items = nodes.map(|(name, entry)| {
-            let count = counts.get(name.as_str()).copied();
-            self.node_item((name.as_str(), entry), count, needed)
+            let load = loads.get(name.as_str()).copied().unwrap_or_default();
+            self.node_item((name.as_str(), entry), load, needed)
         });
         items.collect()
     }
@@ -35,10 +53,13 @@ impl ApiView<'_> {
     /// One machine.
     pub(crate) fn node(&self, name: &str) -> Option<NodeItem> {
         let entry = self.snapshot.nodes.get(name)?;
+        let mut load = NodeLoad::default();
         let instances = self.snapshot.instances.values();
-        let count = instances.filter(|entry| entry.node == name).count();
+        for entry in instances.filter(|entry| entry.node == name) {
+            load.add(entry);
+        }
         let needed = highest_needed_reader(self.snapshot);
-        let mut item = self.node_item((name, entry), u32::try_from(count).ok(), needed);
+        let mut item = self.node_item((name, entry), load, needed);
         if let Some(reported) = self.observed.reports.get(name) {
             let overlay = &reported.report.overlay_network;
             item.status.peers.clone_from(&overlay.peers);
@@ -50,7 +71,7 @@ impl ApiView<'_> {
     fn node_item(
         &self,
         (name, entry): (&str, &NodeEntry),
-        instances: Option<u32>,
+        load: NodeLoad,
         needed: u32,
     ) -> NodeItem {
         let registration = &entry.registration.value;
@@ -96,8 +117,13 @@ impl ApiView<'_> {
                 architecture: registration.architecture.clone(),
                 capacity: status.capacity,
                 allocatable: status.allocatable,
+                requested: ResourceList {
+                    cpu: Some(load.requested.cpu),
+                    memory: Some(load.requested.memory),
+                    storage: None,
+                },
                 last_heartbeat: heartbeat.map(|heartbeat| time(Some(heartbeat))),
-                instances: instances.unwrap_or(0),
+                instances: load.instances,
                 conditions,
                 peers: reported.map_or_else(Vec::new, |reported| {
                     let peers = &reported.report.overlay_network.peers;

@@ -203,7 +203,7 @@ impl ApiView<'_> {
             let state = order.map(|order| &order.value.state);
             matches!(state, Some(AcmeOrderState::Failed { .. }))
         })?;
-        let why = order_in_words(self.snapshot, host);
+        let why = order_in_words(self.snapshot, &planned.workload.namespace, host);
         Some(format!("the present certificate is served: {why}"))
     }
 

@@ -184,6 +184,39 @@ fn with_instance(record: Option<InstanceRecord>, node_phase: NodePhase) -> Snaps
     snapshot
 }
 
+#[test]
+fn a_machine_has_the_sum_of_what_its_instances_request() {
+    let mut snapshot = with_instance(None, NodePhase::Ready);
+    let requested = |snapshot: &Snapshot| {
+        let one = seen(snapshot, |view| view.node("n1")).unwrap().status;
+        let all = seen(snapshot, |view| view.nodes().pop()).unwrap().status;
+        assert_eq!(all.requested, one.requested);
+        let text = serde_json::to_value(one.requested).unwrap();
+        (one.instances, text)
+    };
+    let sum = |cpu: &str, memory: &str| serde_json::json!({"cpu": cpu, "memory": memory});
+    assert_eq!(requested(&snapshot), (1, sum("0", "0")));
+    let first = snapshot.instances.get("web-abcde").unwrap().clone();
+    for (id, wanted, on) in [
+        ("web-bbbbb", "Running", "n1"),
+        ("web-ccccc", "Stopped", "n1"),
+        ("web-ddddd", "Prepared", "n1"),
+        ("web-eeeee", "Running", "n2"),
+    ] {
+        let mut assignment = serde_json::to_value(&*first.assignment.value).unwrap();
+        assignment["instance"] = id.into();
+        assignment["wanted"] = wanted.into();
+        assignment["container"]["resources"] = serde_json::json!({
+            "requests": {"cpu": "500m"}, "limits": {"cpu": "2", "memory": "1Gi"}});
+        let mut entry = first.clone();
+        on.clone_into(&mut entry.node);
+        entry.assignment.value = Arc::new(serde_json::from_value(assignment).unwrap());
+        snapshot.instances.insert(id.to_owned(), entry);
+    }
+    // One that is stopped has its share until it has ended, one that is prepared has none yet.
+    assert_eq!(requested(&snapshot), (4, sum("1", "2Gi")));
+}
+
 fn phase(snapshot: &Snapshot) -> (InstancePhase, String) {
     let item = seen(snapshot, |view| view.instance("default", "web-abcde")).unwrap();
     (item.status.phase, item.status.reason)

@@ -187,6 +187,8 @@ fn quota(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Amounts> {
         secret_bytes: fields.optional(decoder, "secretBytes", size),
         file_bytes: fields.optional(decoder, "fileBytes", size),
         events: fields.optional(decoder, "events", Decoder::integer),
+        hosts: fields.optional(decoder, "hosts", Decoder::integer),
+        certificate_orders: fields.optional(decoder, "certificateOrders", Decoder::integer),
     };
     fields.finish(decoder);
     Some(quota)

@@ -77,7 +77,7 @@ pub(super) const FIELDS: &[Field] = &[
     cluster("spec.acme.dns[].rfc2136.server", Text, "ns1.example.org", "host of the zone's primary server, with or without a port").required(),
     cluster("spec.acme.dns[].rfc2136.tsig", Mapping, "{secret: dns-key}", "key of the updates").required(),
     cluster("spec.acme.dns[].rfc2136.tsig.secret", Text, "dns-key", "secret of the namespace kat-core with the key tsig.key: what tsig-keygen prints, or ALGORITHM:NAME:SECRET").required(),
-    cluster("spec.acme.dns[].hook", Text, "own-dns", "by a program in /etc/kat/dns-hooks of this name").not_yet(),
+    cluster("spec.acme.dns[].hook", Text, "own-dns", "by the program /etc/kat/dns-hooks/NAME of the machine that leads; exactly one of rfc2136 and hook"),
     cluster("spec.virtualAddresses", List, "[{address: 192.0.2.9/24}]", "addresses of the machines' LAN that one machine at a time has, at most 16; not for networks whose provider routes addresses to machines").default("[]"),
     cluster("spec.virtualAddresses[].address", Text, "192.0.2.9/24", "address with the prefix of its network, which no other host has").required(),
     cluster("spec.virtualAddresses[].interface", Text, "eth0", "the machines' interface; auto is the one with an address of that network").default("auto"),

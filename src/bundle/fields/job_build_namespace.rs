@@ -112,6 +112,8 @@ pub(crate) const FIELDS: &[Field] = &[
     namespace("spec.quota.secretBytes", Size, "1Mi", "bytes of the values of all secrets").not_yet(),
     namespace("spec.quota.fileBytes", Size, "8Mi", "bytes of the files of all workloads").not_yet(),
     namespace("spec.quota.events", Integer(0, MOST), "500", "events that are kept").not_yet(),
+    namespace("spec.quota.hosts", Integer(0, MOST), "10", "hosts of all routes, with those of redirectFrom").not_yet().since(6),
+    namespace("spec.quota.certificateOrders", Integer(0, MOST), "50", "certificates that are ordered by ACME within 24 hours for hosts that have none; default: 20").not_yet().since(6),
     namespace("spec.defaults", Mapping, "{requests: {cpu: 100m}}", "values for workloads that do not have them").not_yet(),
     namespace("spec.defaults.requests", Mapping, "{cpu: 100m}", "requested resources").not_yet(),
     namespace("spec.defaults.requests.cpu", Processor, "200m", "processor time").not_yet(),

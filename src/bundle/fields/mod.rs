@@ -28,8 +28,8 @@ pub struct Field {
     pub default: Option<&'static str>,
     /// Whether it takes effect.
     pub status: FieldStatus,
-    /// Version of the reader of stored files (`MANIFEST_READER`) that a document with the field
-    /// needs.
+    /// Version of the reader of stored files that a document with the field needs. The highest in
+    /// the table is this version's: [`super::manifest_reader`].
     pub since: u32,
     /// Version of the reader that a document without the field needs, although the field's parent
     /// is written; 1 if it always was optional.

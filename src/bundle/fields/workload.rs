@@ -56,7 +56,7 @@ pub(super) const FIELDS: &[Field] = &[
     field("spec.spread", Mapping, "{topologyKey: kat.dws.rip/nodeName}", "distribution of instances over the values of a label of machines; a change applies to instances placed from then on, as by `katcall restart`"),
     field("spec.spread.topologyKey", Text, "zone", "label over whose values instances are distributed").required(),
     field("spec.spread.required", Boolean, "true", "place no instance where the distribution would become uneven").default("false"),
-    field("spec.spread.maxPerDomain", Integer(1, 1000), "2", "instances that one value of the label has at most").not_yet(),
+    field("spec.spread.maxPerDomain", Integer(1, 1000), "2", "instances that one value of the label has at most, beside those that are being replaced; machines without the label get none").since(6),
     field("spec.antiAffinity", TextList, "[other-workload]", "workloads of the same namespace whose instances do not run on the same machine as instances of this workload; it is enough that one of the two names the other; a change applies to instances placed from then on, as by `katcall restart`").default("[]"),
     field("spec.affinity", TextList, "[other-workload]", "workloads of the same namespace of which an instance must run on the same machine; a change applies to instances placed from then on, as by `katcall restart`").default("[]"),
     field("spec.nodeSelector", TextMap, "{disk: ssd}", "labels that a machine must have; a change applies to instances placed from then on, as by `katcall restart`").default("{}"),

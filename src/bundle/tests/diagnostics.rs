@@ -93,12 +93,13 @@ spec:
   type: Service
   source: {image: registry.example/web:1}
   replicas: 1
-  spread: {topologyKey: zone, maxPerDomain: 2}
+  spread: {topologyKey: zone}
   restartPolicy: {condition: Always}
   nodeSelector: {}
   container:
     drainSeconds: 30
     hostNetwork: false
+    resources: {gpu: {driver: any}}
     env:
       - name: PASSWORD
         valueFrom: {secret: {name: db, key: PASSWORD}}
@@ -162,6 +163,26 @@ fn a_namespace_stands_alone() {
     let bundle = parsed(&[source("namespace.kat", text)]);
     assert!(bundle.workload.is_none());
     assert_eq!(bundle.namespace.unwrap().metadata.name, "shop");
+}
+
+#[test]
+fn a_list_is_no_spec_of_any_kind_and_its_place_is_named() {
+    let kinds = DocumentKind::ALL.into_iter();
+    for kind in kinds.filter(|kind| *kind != DocumentKind::AgentConfig) {
+        let text = format!(
+            "apiVersion: kat.dws.rip/v1alpha1\nkind: {kind}\nmetadata: {{name: web}}\nspec: []\n"
+        );
+        let found = match kind {
+            DocumentKind::ClusterConfiguration => parse_cluster(&text, kind.file()).map(drop),
+            _ => parse(&[source(kind.file(), &text)], DecodeMode::Strict).map(drop),
+        };
+        let found = found.unwrap_err();
+        let spec = found.iter().find(|found| found.path == "spec");
+        let spec = spec.unwrap_or_else(|| panic!("{kind}: {}", lines(&found)));
+        assert_eq!((spec.line, spec.column), (4, 7), "{kind}");
+        let expected = "found a list, expected a mapping of fields";
+        assert_eq!(spec.message, expected, "{kind}");
+    }
 }
 
 #[test]

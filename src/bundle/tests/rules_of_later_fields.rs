@@ -399,10 +399,10 @@ fn the_new_settings_of_a_cluster_are_checked_and_those_without_an_effect_refused
     assert_eq!(of(json!({"acme": acme})), "");
     assert_eq!(
         of(json!({"acme": {"dns": [{"zone": "example.org", "hook": "own-dns"}]}})),
-        "spec.acme.dns[0].hook: not yet: hook is not built in this version"
+        ""
     );
     let found = of(json!({
-        "acme": {"directory": "http://a", "email": "a", "dns": [{"zone": "a.example"}]},
+        "acme": {"directory": "http://a", "email": "a", "dns": [{"zone": "a.example"}, {"zone": "b.example", "hook": "../b"}]},
         "ingress": {"trustedProxies": ["proxy"]},
         "virtualAddresses": [{"address": "192.168.1.9"}, {"address": "192.168.1.9/24", "interface": "a/b"}],
     }));
@@ -410,6 +410,7 @@ fn the_new_settings_of_a_cluster_are_checked_and_those_without_an_effect_refused
         "spec.acme.directory: `http://a` is not a URL that begins with `https://`",
         "spec.acme.email: `a` is not an address of mail",
         "spec.acme.dns[0]: found neither rfc2136 nor hook",
+        "spec.acme.dns[1].hook: `../b` may have only",
         "spec.ingress.trustedProxies[0]: `proxy` is not an address or a range",
         "spec.virtualAddresses[0].address: `192.168.1.9` is not an address with the prefix",
         "spec.virtualAddresses[1].interface: `a/b` is not the name of an interface",

@@ -50,10 +50,11 @@ pub(crate) enum TokenCommand {
         #[arg(short, long, default_value = "table")]
         output: OutputFormat,
     },
-    /// Revoke a token
+    /// Revoke tokens
     Revoke {
-        /// Id of the token, from `katcall token list`
-        id: String,
+        /// Ids of tokens, from `katcall token list`
+        #[arg(value_name = "ID", required = true)]
+        words: Vec<String>,
     },
 }
 

@@ -392,7 +392,7 @@ fn words_at(path: &[&str], places: &[&str]) -> Option<CompletedWords> {
         (["namespace", "set"], [_, ..]) => Some(CompletedWords::Quotas),
         (["volume", "move" | "forget"], []) => objects(VOLUMES),
         (["ca", "rotate"], []) => Some(CompletedWords::Authorities),
-        (["token", "revoke"], []) => objects(TOKENS),
+        (["token", "revoke"], _) => objects(TOKENS),
         (["config", "get"], _) => Some(CompletedWords::Settings {
             changeable: false,
             suffix: "",
@@ -522,6 +522,7 @@ mod tests {
             ("ca migrate --without", known_nodes.clone()),
             ("run nginx --on", known_nodes),
             ("token revoke", objects(TOKENS)),
+            ("token revoke abc", objects(TOKENS)),
             ("secret set", objects(SECRETS)),
             ("registry logout", Some(CompletedWords::Logins)),
             ("registry set", Some(CompletedWords::Registries)),

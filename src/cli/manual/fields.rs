@@ -1,6 +1,6 @@
 //! workload.kat(5), cluster.kat(5) and agent.yaml(5), from the table of fields.
 
-use super::{Block, FORMATS, ManualPage};
+use super::{Block, ManualPage, Section};
 use kat_bundle::{
     DocumentKind,
     fields::{self, Field, FieldStatus, FieldType},
@@ -67,9 +67,9 @@ fn workload() -> ManualPage {
         "katcall(1), katcall-apply(1), katcall-explain(1), cluster.kat(5), kat-reasons(7)",
     ));
     ManualPage {
-        name: "workload.kat",
-        section: FORMATS,
-        about: "files that describe a workload of KAT",
+        name: "workload.kat".to_owned(),
+        section: Section::FileFormats,
+        about: "files that describe a workload of KAT".to_owned(),
         blocks,
     }
 }
@@ -92,9 +92,9 @@ fn cluster() -> ManualPage {
         "kat-agent(8), kat-agent-init(8), agent.yaml(5)",
     ));
     ManualPage {
-        name: "cluster.kat",
-        section: FORMATS,
-        about: "settings of a new cluster of KAT",
+        name: "cluster.kat".to_owned(),
+        section: Section::FileFormats,
+        about: "settings of a new cluster of KAT".to_owned(),
         blocks,
     }
 }
@@ -119,9 +119,9 @@ fn agent() -> ManualPage {
         "kat-agent(8), cluster.kat(5), kat-files(7)",
     ));
     ManualPage {
-        name: "agent.yaml",
-        section: FORMATS,
-        about: "settings of one machine of KAT",
+        name: "agent.yaml".to_owned(),
+        section: Section::FileFormats,
+        about: "settings of one machine of KAT".to_owned(),
         blocks,
     }
 }

@@ -1,6 +1,6 @@
 //! kat-files(7), from the table in `docs/internals/files-on-a-machine.md`.
 
-use super::{Block, ManualPage, OVERVIEWS};
+use super::{Block, ManualPage, Section};
 
 /// The page with the table, which a reader of the sources finds where the other mechanisms are described.
 const TABLE: &str = include_str!("../../../docs/internals/files-on-a-machine.md");
@@ -23,9 +23,9 @@ pub(super) fn page() -> ManualPage {
     blocks.push(Block::heading("See also"));
     blocks.push(Block::paragraph("kat-agent(8), agent.yaml(5), hier(7)"));
     ManualPage {
-        name: "kat-files",
-        section: OVERVIEWS,
-        about: "files of KAT on a machine",
+        name: "kat-files".to_owned(),
+        section: Section::Overviews,
+        about: "files of KAT on a machine".to_owned(),
         blocks,
     }
 }

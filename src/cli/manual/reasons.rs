@@ -1,6 +1,6 @@
 //! kat-reasons(7), from the explanations of `katcall explain`.
 
-use super::{Block, ManualPage, OVERVIEWS};
+use super::{Block, ManualPage, Section};
 use crate::commands::reading::explain;
 
 pub(super) fn page() -> ManualPage {
@@ -33,9 +33,9 @@ pub(super) fn page() -> ManualPage {
         "katcall(1), katcall-why(1), katcall-explain(1), katcall-status(1)",
     ));
     ManualPage {
-        name: "kat-reasons",
-        section: OVERVIEWS,
-        about: "reasons of states and events of KAT",
+        name: "kat-reasons".to_owned(),
+        section: Section::Overviews,
+        about: "reasons of states and events of KAT".to_owned(),
         blocks,
     }
 }

@@ -62,6 +62,10 @@ fn waits(route: &RouteItem) -> bool {
     let reason = Reason::from_word(&route.status.reason);
     matches!(
         reason,
-        Some(Reason::CertificatePending | Reason::CertificateFailed)
+        Some(
+            Reason::CertificatePending
+                | Reason::CertificateFailed
+                | Reason::CertificateLimitReached
+        )
     )
 }

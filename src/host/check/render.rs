@@ -32,11 +32,28 @@ pub fn render(findings: &[Finding], colour: bool) -> String {
     };
     let _ = match (count(Level::Problem), count(Level::Warning)) {
         (0, 0) => writeln!(text, "This machine is ready."),
-        (0, warnings) => writeln!(text, "This machine is ready, warnings: {warnings}."),
+        (0, warnings) => {
+            let warnings = counted(warnings, "warning");
+            writeln!(text, "This machine is ready, with {warnings}.")
+        }
+        (problems, 0) => {
+            let problems = counted(problems, "problem");
+            writeln!(text, "This machine is not ready: {problems}.")
+        }
         (problems, warnings) => writeln!(
             text,
-            "This machine is not ready, problems: {problems}, warnings: {warnings}."
+            "This machine is not ready: {}, {}.",
+            counted(problems, "problem"),
+            counted(warnings, "warning")
         ),
     };
     text
+}
+
+/// Such as `1 problem` and `2 problems`.
+fn counted(count: usize, word: &str) -> String {
+    match count {
+        1 => format!("1 {word}"),
+        count => format!("{count} {word}s"),
+    }
 }

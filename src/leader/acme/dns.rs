@@ -5,12 +5,14 @@
 //! What others answer is not believed to be more than a reason to wait.
 
 mod exchange;
+mod hook;
 #[cfg(test)]
 mod tests;
 mod tsig;
 
 use std::{
     net::{IpAddr, SocketAddr},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -24,6 +26,8 @@ use tokio::time::timeout;
 
 use super::name_check::is_asked;
 use exchange::{Answer, Patience, exchange};
+pub(super) use hook::HookedRecords;
+pub use hook::{DnsHooks, HookChange, HookFailure, LONGEST_HOOK};
 use kat_plan::{
     AcmeFailure, AcmeFailureKind, AcmeReply, AcmeRequest, DnsAccess, DnsKey, RecordCheck,
 };
@@ -50,10 +54,13 @@ const LONGEST_CONF: u64 = 64 << 10;
 const TRIAL: &str = "kat-tries-whether-it-may-change-this-record";
 
 /// Carries out a question of DNS; `None` for any other.
-pub(super) async fn ask(request: &AcmeRequest) -> Option<AcmeReply> {
+pub(super) async fn ask(request: &AcmeRequest, hooked: &Arc<HookedRecords>) -> Option<AcmeReply> {
     if !matches!(
         request,
-        AcmeRequest::Locate { .. } | AcmeRequest::Record { .. } | AcmeRequest::Remove { .. }
+        AcmeRequest::Locate { .. }
+            | AcmeRequest::LocateForHook { .. }
+            | AcmeRequest::Record { .. }
+            | AcmeRequest::Remove { .. }
     ) {
         return None;
     }
@@ -62,6 +69,7 @@ pub(super) async fn ask(request: &AcmeRequest) -> Option<AcmeReply> {
         patience: Patience::default(),
         resolvers: resolvers.unwrap_or_default(),
         clock: seconds_since_1970,
+        hooked: Arc::clone(hooked),
     };
     let answered = timeout(WHOLE, client.ask(request)).await;
     let answered = answered.unwrap_or_else(|_| {
@@ -142,6 +150,7 @@ struct DnsClient {
     resolvers: Vec<SocketAddr>,
     /// Seconds since 1970.
     clock: fn() -> u64,
+    hooked: Arc<HookedRecords>,
 }
 
 impl DnsClient {
@@ -150,6 +159,10 @@ impl DnsClient {
             AcmeRequest::Locate { name, own, others } => {
                 self.locate(name, own, others).await.map(AcmeReply::Located)
             }
+            AcmeRequest::LocateForHook { name, zone, hook } => {
+                let located = self.locate_for_hook(name, zone, hook).await;
+                located.map(AcmeReply::Located)
+            }
             AcmeRequest::Record {
                 place,
                 value,
@@ -157,11 +170,17 @@ impl DnsClient {
                 own,
                 ..
             } => {
-                let recorded = self.record(place, value, key, own).await;
+                let recorded = match key {
+                    Some(key) => self.record(place, value, key, own).await,
+                    None => self.record_by_hook(place, value, own).await,
+                };
                 recorded.map(AcmeReply::Recorded)
             }
             AcmeRequest::Remove { place, value, key } => {
-                let removed = self.update(place, value, key, Change::Remove).await;
+                let removed = match key {
+                    Some(key) => self.update(place, value, key, Change::Remove).await,
+                    None => self.hooked.remove(place, value).await,
+                };
                 removed.map(|()| AcmeReply::Removed)
             }
             _ => return None,
@@ -193,6 +212,7 @@ impl DnsClient {
                         secret: access.secret.clone(),
                         zone: text_of(&zone),
                         name: text,
+                        hook: None,
                     };
                     self.try_place(&place, &access.key).await?;
                     return Ok(place);
@@ -242,12 +262,8 @@ impl DnsClient {
         if let Some(target) = alias(&message.answers, name) {
             return Ok(Located::Alias(target));
         }
-        let mut records = message.answers.iter().chain(&message.authorities);
-        let zone = records.find(|one| {
-            matches!(one.data, RData::SOA(_)) && !one.name.is_root() && one.name.zone_of(name)
-        });
-        match zone {
-            Some(found) => Ok(Located::Zone(found.name.to_lowercase())),
+        match zone_in(message, name) {
+            Some(zone) => Ok(Located::Zone(zone)),
             None => Err(lasting(format!(
                 "{server} does not say in which zone {} is",
                 text_of(name)
@@ -257,24 +273,30 @@ impl DnsClient {
 
     /// The CNAME record of a name of which the server of the settings knows nothing.
     async fn alias_by_resolver(&self, name: &Name) -> Result<Option<Name>, AcmeFailure> {
+        match self.resolved(name, RecordType::CNAME).await {
+            Ok(answer) => Ok(alias(&answer.answers, name)),
+            Err(last) => Err(passing(format!(
+                "the leader's name servers do not say whether {} has a CNAME record: {last}",
+                text_of(name)
+            ))),
+        }
+    }
+
+    /// The answer of the first of the machine's name servers that has one; else why the last had none.
+    async fn resolved(&self, name: &Name, kind: RecordType) -> Result<Message, String> {
         let mut last = "it has none".to_owned();
         for at in &self.resolvers {
-            let mut asked = query(name, RecordType::CNAME);
+            let mut asked = query(name, kind);
             asked.metadata.recursion_desired = true;
             match self.plain(*at, &asked).await {
                 Ok(answer) => match answer.message.metadata.response_code {
-                    ResponseCode::NoError | ResponseCode::NXDomain => {
-                        return Ok(alias(&answer.message.answers, name));
-                    }
+                    ResponseCode::NoError | ResponseCode::NXDomain => return Ok(answer.message),
                     other => last = format!("{} answers {}", at.ip(), word(other)),
                 },
                 Err(why) => last = format!("{}: {why}", at.ip()),
             }
         }
-        Err(passing(format!(
-            "the leader's name servers do not say whether {} has a CNAME record: {last}",
-            text_of(name)
-        )))
+        Err(last)
     }
 
     /// Whether the key may change the record: the removal of a text that is not there changes nothing.
@@ -559,6 +581,15 @@ fn is_plain(name: &str) -> bool {
 fn is_below(name: &str, zone: &str) -> bool {
     let rest = name.strip_suffix(zone);
     rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
+/// The zone of a name, by the SOA record of an answer or of its authority section.
+fn zone_in(message: &Message, name: &Name) -> Option<Name> {
+    let mut records = message.answers.iter().chain(&message.authorities);
+    let zone = records.find(|one| {
+        matches!(one.data, RData::SOA(_)) && !one.name.is_root() && one.name.zone_of(name)
+    });
+    zone.map(|found| found.name.to_lowercase())
 }
 
 /// What a name stands for.

@@ -15,7 +15,11 @@ use jiff::{SignedDuration, Timestamp, fmt::rfc2822};
 use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject};
 
-use super::{AcmeServer, dns, name_check};
+use super::{
+    AcmeServer,
+    dns::{self, DnsHooks, HookedRecords},
+    name_check,
+};
 use kat_plan::{
     AcmeAccount, AcmeFailure, AcmeFailureKind, AcmeQuestion, AcmeReply, AcmeRequest, EabAccount,
     ProofKind,
@@ -32,8 +36,19 @@ const LONGEST_TEXT: usize = 240;
 const NO_RENEWAL_INFORMATION: SignedDuration = SignedDuration::from_hours(24);
 
 /// Asks servers over HTTPS that the machine's certificates vouch for.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct InstantAcme;
+#[derive(Clone)]
+pub struct InstantAcme {
+    hooked: Arc<HookedRecords>,
+}
+
+impl InstantAcme {
+    /// `hooks` are the programs of this machine that change records of DNS.
+    pub fn new(hooks: Arc<dyn DnsHooks>) -> Self {
+        Self {
+            hooked: Arc::new(HookedRecords::new(hooks)),
+        }
+    }
+}
 
 #[async_trait]
 impl AcmeServer for InstantAcme {
@@ -42,7 +57,7 @@ impl AcmeServer for InstantAcme {
         if let AcmeRequest::Check { token, answer, own } = &question.request {
             return AcmeReply::Checked(name_check::check(host, token, answer, own).await);
         }
-        if let Some(reply) = dns::ask(&question.request).await {
+        if let Some(reply) = dns::ask(&question.request, &self.hooked).await {
             return reply;
         }
         let said = Arc::new(Mutex::new(LastAnswer::default()));
@@ -63,6 +78,7 @@ impl AcmeServer for InstantAcme {
             // These are answered above.
             AcmeRequest::Check { .. }
             | AcmeRequest::Locate { .. }
+            | AcmeRequest::LocateForHook { .. }
             | AcmeRequest::Record { .. }
             | AcmeRequest::Remove { .. } => return AcmeReply::Ready,
             AcmeRequest::Register {

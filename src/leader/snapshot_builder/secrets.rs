@@ -9,7 +9,10 @@ use kat_types::{
     registry::{LoginPlace, LoginRecord},
     secrets::{SealingKeyRecord, SecretKey, SecretRecord},
     store::{
-        acme::{AcmeAccountRecord, AcmeChallengeRecord, AcmeDnsRecord, AcmeOrderRecord},
+        acme::{
+            AcmeAccountRecord, AcmeChallengeRecord, AcmeDnsRecord, AcmeNewOrdersRecord,
+            AcmeOrderRecord,
+        },
         ingress::{
             IngressAuthorityRecord, IngressCertificateRecord, IngressStickyRecord, OutsideRoute,
             OutsideRouteRecord,
@@ -94,6 +97,12 @@ impl SnapshotBuilder {
         for (value, entry) in entries_below(entries, keys::ACME_DNS) {
             if let Some(stored) = self.json::<AcmeDnsRecord>(entry) {
                 snapshot.acme_dns.insert(value.to_owned(), stored);
+            }
+        }
+        for (namespace, entry) in entries_below(entries, keys::ACME_NEW_ORDERS) {
+            if let Some(stored) = self.json::<AcmeNewOrdersRecord>(entry) {
+                let counts = &mut snapshot.acme_new_orders;
+                counts.insert(namespace.to_owned(), stored);
             }
         }
     }

@@ -7,7 +7,10 @@
 use std::collections::BTreeSet;
 
 use crate::Snapshot;
-use kat_types::{resource::NAMESPACE_ACCESS_READER, store::snapshot::NodeEntry};
+use kat_types::{
+    resource::{NAMESPACE_ACCESS_READER, NAMESPACE_QUOTA_READER},
+    store::snapshot::NodeEntry,
+};
 
 /// The version of a machine's reader; a version of KAT that reports none has the first one.
 pub fn reader_of(node: &NodeEntry) -> u32 {
@@ -42,5 +45,8 @@ pub fn highest_needed_reader(snapshot: &Snapshot) -> u32 {
         .any(|stored| !stored.value.access.is_closed() || stored.value.ingress_hosts.is_some());
     let has_settings = has_settings || !snapshot.outside_routes.is_empty();
     let settings = has_settings.then_some(NAMESPACE_ACCESS_READER);
-    files.chain(settings).max().unwrap_or(1)
+    let mut namespaces = snapshot.namespaces.values();
+    let has_quotas = namespaces.any(|stored| stored.value.quota.needs_quota_reader());
+    let quotas = has_quotas.then_some(NAMESPACE_QUOTA_READER);
+    files.chain(settings).chain(quotas).max().unwrap_or(1)
 }

@@ -16,6 +16,7 @@
 //!   none of the same server that was issued later. It may expire earlier than that: the server's
 //!   certificates may last shorter from now on, and a key that is given up has to go.
 //! - A record of DNS is written down before it is added, and forgotten after it is removed.
+//! - An order that a server has made is counted with the write of its state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,10 +55,13 @@ use kat_types::{
     },
 };
 
+mod allowance;
 mod dns;
 mod requests;
 mod waits;
 
+pub(crate) use allowance::counted_orders;
+use allowance::namespaces_of_hosts;
 pub use dns::{DnsAccess, DnsKey, RecordCheck, TsigHash};
 use requests::LONGEST_PAUSE;
 pub use requests::{
@@ -175,6 +179,7 @@ pub fn uses_acme(snapshot: &Snapshot) -> bool {
         || !snapshot.acme_orders.is_empty()
         || !snapshot.acme_challenges.is_empty()
         || !snapshot.acme_dns.is_empty()
+        || !snapshot.acme_new_orders.is_empty()
 }
 
 /// One look at the store.
@@ -184,6 +189,8 @@ struct OrderView<'a> {
     settings: &'a AcmeSettings,
     directory: &'a str,
     now: Timestamp,
+    /// The namespaces of routes, by host. Empty while an answer is looked at.
+    namespaces: BTreeMap<&'a str, &'a str>,
 }
 
 /// What one host needs.
@@ -205,19 +212,22 @@ impl AcmeOrders {
         observed: &ObservedReports,
         now: Timestamp,
     ) -> Result<AcmeStep, IssuingError> {
+        let SnapshotSealing::With(_) = snapshot.sealing else {
+            return Ok(AcmeStep::Wait(later(now, LONGEST_STATE)));
+        };
         let settings = &snapshot.wanted_cluster().spec.acme;
+        let routes = planned_routes(snapshot);
         let view = OrderView {
             snapshot,
             observed,
             settings,
             directory: directory(settings),
             now,
+            namespaces: namespaces_of_hosts(&routes),
         };
-        let SnapshotSealing::With(_) = snapshot.sealing else {
-            return Ok(AcmeStep::Wait(later(now, LONGEST_STATE)));
-        };
-        let wanted = ordered_hosts(snapshot, &planned_routes(snapshot));
-        if let Some(step) = view.outdated(&wanted) {
+        let wanted = ordered_hosts(snapshot, &routes);
+        let outdated = view.outdated(&wanted);
+        if let Some(step) = outdated.or_else(|| view.outdated_counts()) {
             return Ok(AcmeStep::Write(step));
         }
         if !wanted.is_empty() && snapshot.sealing_keys.is_empty() {
@@ -362,6 +372,11 @@ impl AcmeOrders {
                 return Ok(Need::Until(due.min(ask)));
             }
         }
+        // Every host whose certificate is ordered has a route.
+        let namespace = view.namespaces.get(host).copied().unwrap_or_default();
+        if let Some(until) = view.held_up_until(namespace, host) {
+            return Ok(Need::Until(until));
+        }
         let by_dns = dns::zone_of(view.settings, host).is_some();
         let orders = view.snapshot.acme_orders.values();
         // Name servers may be waited for for an hour: proofs by HTTP do not wait for these orders.
@@ -384,26 +399,23 @@ impl AcmeOrders {
         if view.account()?.is_none() {
             return Ok(Need::Account);
         }
+        let begun = |state: AcmeOrderState| AcmeOrderRecord {
+            state,
+            since: view.now,
+            unchecked: String::new(),
+            namespace: namespace.to_owned(),
+            ..before.cloned().unwrap_or_else(|| view.new_record())
+        };
+        let what = format!("the order for {host} begins");
         if by_dns {
-            let record = AcmeOrderRecord {
-                state: AcmeOrderState::Locating {},
-                since: view.now,
-                unchecked: String::new(),
-                ..before.cloned().unwrap_or_else(|| view.new_record())
-            };
-            let what = format!("the order for {host} begins");
+            let record = begun(AcmeOrderState::Locating {});
             return view.order_step(host, &record, what).map(written);
         }
         let token = random_token()?;
-        let record = AcmeOrderRecord {
-            state: AcmeOrderState::Checking {
-                token: token.clone(),
-            },
-            since: view.now,
-            unchecked: String::new(),
-            ..before.cloned().unwrap_or_else(|| view.new_record())
-        };
-        let mut step = view.order_step(host, &record, format!("the order for {host} begins"))?;
+        let record = begun(AcmeOrderState::Checking {
+            token: token.clone(),
+        });
+        let mut step = view.order_step(host, &record, what)?;
         step.operations
             .push(view.challenge(&token, random_token()?)?);
         Ok(written(step))
@@ -449,6 +461,7 @@ impl AcmeOrders {
             settings,
             directory: directory(settings),
             now,
+            namespaces: BTreeMap::new(),
         };
         if let Some(done) = view.answered_removal(question, &reply) {
             return done;
@@ -467,10 +480,15 @@ impl AcmeOrders {
             self.note_renewal(&view, host, at, ask_after);
             return Ok(None);
         }
-        match snapshot.acme_orders.get(host) {
-            Some(order) => self.order_answered(&view, host, &order.value, reply),
-            None => Ok(None),
+        let Some(order) = snapshot.acme_orders.get(host) else {
+            return Ok(None);
+        };
+        let is_made = matches!(reply, AcmeReply::Ordered { .. });
+        let mut step = self.order_answered(&view, host, &order.value, reply)?;
+        if let Some(step) = step.as_mut().filter(|_| is_made) {
+            view.count_order(host, step)?;
         }
+        Ok(step)
     }
 
     /// Remembers when the server wants the certificate to be renewed.
@@ -519,7 +537,7 @@ impl AcmeOrders {
             }
             (AcmeOrderState::Recording { url, .. }, AcmeReply::Recorded(check)) => {
                 let step = view.recorded(host, record, &check)?;
-                if !check.missing.is_empty() {
+                if view.waits_for_record(record, &check) {
                     self.pause_for(host, url, None, view.now);
                 }
                 Ok(step)
@@ -876,6 +894,7 @@ impl<'a> OrderView<'a> {
             failures: 0,
             message: String::new(),
             unchecked: String::new(),
+            namespace: String::new(),
         }
     }
 

@@ -296,6 +296,27 @@ pub fn claims_of_stored(
     }
 }
 
+/// The hosts for which a namespace has routes, without those that `except` alone has.
+pub(crate) fn hosts_of_namespace(
+    snapshot: &Snapshot,
+    namespace: &str,
+    except: Option<&WorkloadKey>,
+) -> BTreeSet<String> {
+    let first = WorkloadKey::new(namespace, "");
+    let workloads = snapshot.workloads.range(first..);
+    let workloads = workloads
+        .take_while(|(key, _)| key.namespace == namespace)
+        .filter(|(key, _)| Some(*key) != except)
+        .map(|(key, entry)| claims_of_stored(snapshot, key, entry));
+    let outside = snapshot.outside_routes.values();
+    let outside = outside
+        .map(|stored| &stored.value)
+        .filter(|route| route.key.namespace == namespace && Some(&route.key) != except)
+        .map(|route| WorkloadClaims::of_outside(&route.route));
+    let routes = workloads.chain(outside).flat_map(|claims| claims.routes);
+    routes.map(|(host, _)| host).collect()
+}
+
 /// Who has what of the stored claims: each host the namespace of the workload that was created first,
 /// and each host with a path the first workload of it.
 #[derive(Debug, Default)]

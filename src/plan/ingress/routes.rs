@@ -78,8 +78,8 @@ pub struct PlannedRoute<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteTrouble {
     /// [`Reason::HostTaken`], [`Reason::IngressDisabled`], [`Reason::TlsNotReady`],
-    /// [`Reason::CertificatePending`], [`Reason::CertificateFailed`], [`Reason::SecretMissing`], [`Reason::AuthNotReachable`] or
-    /// [`Reason::RouteRefused`].
+    /// [`Reason::CertificatePending`], [`Reason::CertificateFailed`], [`Reason::CertificateLimitReached`],
+    /// [`Reason::SecretMissing`], [`Reason::AuthNotReachable`] or [`Reason::RouteRefused`].
     pub reason: Reason,
     /// The reason in a sentence.
     pub message: String,
@@ -110,6 +110,7 @@ impl PlannedRoute<'_> {
                     | Reason::AuthNotReachable
                     | Reason::CertificatePending
                     | Reason::CertificateFailed
+                    | Reason::CertificateLimitReached
             )
         )
     }
@@ -328,7 +329,7 @@ fn not_ready(
             let lacks = lacks(snapshot, key, name, &TLS_KEYS);
             lacks.map(|message| RouteTrouble::new(Reason::TlsNotReady, message))
         }
-        RouteIssuer::Acme => acme_not_ready(snapshot, route, domains)
+        RouteIssuer::Acme => acme_not_ready(snapshot, &key.namespace, route, domains)
             .map(|(reason, message)| RouteTrouble::new(reason, message)),
         RouteIssuer::Internal => {
             // A certificate by ACME is served whether the terms are agreed to any more or not.
@@ -355,7 +356,7 @@ fn not_ready(
 }
 
 /// Whether there is a certificate by ACME.
-fn has_ordered(snapshot: &Snapshot, host: &str) -> bool {
+pub(super) fn has_ordered(snapshot: &Snapshot, host: &str) -> bool {
     let stored = snapshot.ingress_certificates.get(host);
     stored.is_some_and(|stored| stored.value.acme.is_some())
 }
@@ -363,6 +364,7 @@ fn has_ordered(snapshot: &Snapshot, host: &str) -> bool {
 /// What the certificates of a route of [`RouteIssuer::Acme`] wait for.
 fn acme_not_ready(
     snapshot: &Snapshot,
+    namespace: &str,
     route: &Ingress,
     domains: &BTreeSet<String>,
 ) -> Option<(Reason, String)> {
@@ -389,7 +391,10 @@ fn acme_not_ready(
             false if !agreed => lasting(format!(
                 "ACME is not configured: no certificate is ordered for {host} before the setting acme.agreeToTerms is true"
             )),
-            false => Some((order_reason(snapshot, host), order_in_words(snapshot, host))),
+            false => Some((
+                order_reason(snapshot, namespace, host),
+                order_in_words(snapshot, namespace, host),
+            )),
         }
     })
 }

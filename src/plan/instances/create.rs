@@ -3,7 +3,7 @@
 use std::{borrow::Cow, net::Ipv4Addr};
 
 use crate::{
-    InstanceDemand, Unschedulable, choose, instance_id,
+    InstanceDemand, MachineCandidate, Unschedulable, VolumePlacement, choose, instance_id,
     rollout::{blocked::NotPlaced, slot::LiveInstance},
     scheduling::{
         host_ports,
@@ -15,7 +15,7 @@ use crate::{
     services::isolation,
 };
 use kat_types::{
-    api::InstancePhase,
+    api::{InstancePhase, NodePhase},
     assignment::{
         AssignedRun, Assignment, DesiredRun, PREPARED_SCHEMA, WorkloadUser, needed_schema,
         needs_crun,
@@ -43,7 +43,7 @@ const COMPLETION_INDEX: &str = "KAT_JOB_COMPLETION_INDEX";
 
 /// When a new instance starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StartTime {
+pub(crate) enum StartTime {
     /// Beside the instances that are there.
     Now,
     /// When the other instances of its slot have ended.
@@ -366,10 +366,9 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
     }
 
     fn waiting_addresses(&self) -> Option<String> {
-        let draft = &*self.draft;
         isolation::waiting_addresses(
-            draft.snapshot,
-            draft.confirmed.as_ref(),
+            self.draft.snapshot,
+            self.around.confirmed,
             &self.key.namespace,
         )
     }
@@ -381,13 +380,88 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         let volumes = (spec.volumes.as_slice(), &*together);
         self.has_secrets(parsed)?;
         let ports = self.numbered(parsed)?;
-        let version = self.present(parsed);
-        let mut demand = version.demand(&ports);
-        let images = spec.images();
-        let images = images.map(|(image, _)| version.image.pinned(image));
-        demand.schema = demand.schema.max(self.logins_schema(images));
+        let demand = self.present_demand(parsed, &ports);
         self.find_place(demand, volumes, slot, StartTime::Now)
             .map(|_| ())
+    }
+
+    /// Whether a machine that takes work has room for an instance of the present version in its slot,
+    /// and can run it. What keeps the instance from every machine is not considered.
+    pub(crate) fn has_place(
+        &mut self,
+        parsed: &ParsedWorkload,
+        (slot, node): (u32, &str),
+        start: StartTime,
+    ) -> bool {
+        let spec = &parsed.workload.spec;
+        let held = self.held(&spec.volumes, &spec.together(), slot);
+        let (Ok(ports), Ok(held)) = (self.numbered(parsed), held) else {
+            return true;
+        };
+        let replaces = self.replaced(slot);
+        let demand = self.present_demand(parsed, &ports);
+        let demand = self.in_slot(demand, slot, held, &replaces);
+        let candidates = self.candidates(slot, start, Some(node));
+        let takes_work = |candidate: &MachineCandidate<'_>| {
+            candidate.phase == NodePhase::Ready && !candidate.draining
+        };
+        !candidates.iter().any(takes_work) || choose(demand, &candidates, 0).is_ok()
+    }
+
+    /// The demand of an instance of the present version with these ports.
+    fn present_demand<'p>(
+        &self,
+        parsed: &'p ParsedWorkload,
+        ports: &'p [Port],
+    ) -> InstanceDemand<'p>
+    where
+        'b: 'p,
+    {
+        let version = self.present(parsed);
+        let mut demand = version.demand(ports);
+        let images = parsed.workload.spec.images();
+        let images = images.map(|(image, _)| version.image.pinned(image));
+        demand.schema = demand.schema.max(self.logins_schema(images));
+        demand
+    }
+
+    /// A demand with what follows from its slot.
+    fn in_slot<'p>(
+        &self,
+        demand: InstanceDemand<'p>,
+        slot: u32,
+        held: VolumePlacement<'p>,
+        replaces: &'p [&'p str],
+    ) -> InstanceDemand<'p>
+    where
+        'a: 'p,
+        'b: 'p,
+    {
+        InstanceDemand {
+            workload: Some(self.key),
+            index: Some(self.entry.meta.value.index),
+            replaces,
+            held,
+            bound: self.slots.machine_of(slot),
+            last_resort: self.was_lost(slot),
+            ..demand
+        }
+    }
+
+    /// The candidates for an instance in a slot; with `only`, that machine alone.
+    fn candidates(
+        &mut self,
+        slot: u32,
+        start: StartTime,
+        only: Option<&str>,
+    ) -> Cow<'_, [MachineCandidate<'a>]> {
+        let (key, draft) = (self.key, &*self.draft);
+        match start {
+            StartTime::Now => self.machines.candidates_now(key, draft, slot, only),
+            StartTime::AfterSlot => {
+                Cow::Owned(self.machines.candidates_after(key, draft, slot, only))
+            }
+        }
     }
 
     /// Whether all secrets exist that an instance of the present version uses.
@@ -399,7 +473,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
 
     /// The ports of a version, each with its host port number.
     fn numbered(&self, parsed: &ParsedWorkload) -> Result<Vec<Port>, NotPlaced> {
-        let ports = self.draft.host_ports.numbered(self.key, ports_of(parsed));
+        let ports = self.around.host_ports.numbered(self.key, ports_of(parsed));
         ports.ok_or(NotPlaced::NoHostPort)
     }
 
@@ -433,27 +507,10 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
                 return Err(NotPlaced::Volumes(reason));
             }
         };
-        let demand = InstanceDemand {
-            workload: Some(self.key),
-            index: Some(self.entry.meta.value.index),
-            replaces: &replaces,
-            held,
-            bound: self.slots.machine_of(slot),
-            last_resort: self.was_lost(slot),
-            ..demand
-        };
+        let demand = self.in_slot(demand, slot, held, &replaces);
         let data_on = held.on.map(str::to_owned);
         let seed = seed_of(self.draft.seed, &self.entry.meta.value.uid, slot);
-        let chosen = {
-            let candidates = match start {
-                StartTime::Now => self.machines.candidates_now(self.key, self.draft, slot),
-                StartTime::AfterSlot => {
-                    let candidates = self.machines.candidates_after(self.key, self.draft, slot);
-                    Cow::Owned(candidates)
-                }
-            };
-            choose(demand, &candidates, seed)
-        };
+        let chosen = choose(demand, &self.candidates(slot, start, None), seed);
         let refused = chosen.as_ref().err();
         let reasons = refused.into_iter().flat_map(Unschedulable::reasons);
         self.draft.note_place(self.key, slot, reasons);

@@ -33,18 +33,23 @@ pub(super) struct DueTimes {
     pub(super) missed: Option<Timestamp>,
     /// Number of the times that get none; at most about [`MOST`] are counted.
     pub(super) misses: u64,
-    /// The newest time that is due.
-    pub(super) newest: Option<Timestamp>,
     /// The next scheduled time that is not due yet, and when its run starts.
     pub(super) next: Option<(Timestamp, Timestamp)>,
+}
+
+/// The time until which everything is decided; `now` if a clock that was ahead wrote it.
+pub(super) fn without_wrong_clock(handled: Timestamp, now: Timestamp) -> Timestamp {
+    match handled.duration_since(now) > CLOCK_SET_BACK {
+        true => now,
+        false => handled,
+    }
 }
 
 impl DueRules<'_> {
     /// The times after `handled` until `now`.
     pub(super) fn due(&self, handled: Timestamp, now: Timestamp) -> DueTimes {
         let mut due = DueTimes::default();
-        let is_ahead = handled.duration_since(now) > CLOCK_SET_BACK;
-        let handled = if is_ahead { now } else { handled };
+        let handled = without_wrong_clock(handled, now);
         // A leader that was away for a year must not count its minutes.
         let mut from = now.checked_add(SignedDuration::from_secs(1)).unwrap_or(now);
         for _ in 0..=MOST {
@@ -68,7 +73,6 @@ impl DueRules<'_> {
                 break;
             }
             at = time;
-            due.newest = Some(time);
             let late = now.duration_since(start);
             let too_late = self
                 .starting_deadline
@@ -202,7 +206,7 @@ mod tests {
         let young = |rules: &mut DueRules<'_>| rules.starting_deadline = Some(3600);
         let none = due("0 2 * * *", young, handled, now);
         assert_eq!((none.runs, none.misses), (vec![], 3));
-        assert_eq!(none.newest, Some(at("2026-01-04T02:00:00Z")));
+        assert_eq!(none.missed, Some(at("2026-01-04T02:00:00Z")));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Why a step could not be applied. What a plan was blocked by is returned and becomes the reason
 //! and the conditions of the workload's status.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use super::slot::LiveInstance;
 use crate::{
@@ -223,10 +223,16 @@ pub(crate) struct WorkloadOutcome<'b> {
     pub(crate) data_moves: Option<String>,
     /// What of other workloads its start waits for.
     pub(crate) start_wait: Option<StartWait>,
+    /// Slots of a DaemonService whose machines have no room for the present version, or cannot run it.
+    pub(crate) without_place: BTreeSet<u32>,
     /// The state of a Job.
     pub(crate) job: Option<JobSummary>,
     /// Machines that may have something of a deleted workload's user.
     pub(crate) has_user: Vec<&'b str>,
+    /// Lost machines that have an instance of a DaemonService.
+    pub(crate) lost: Vec<String>,
+    /// Why a stalled generation is not rolled back by itself.
+    pub(crate) not_rolled_back: Option<String>,
 }
 
 impl WorkloadOutcome<'_> {

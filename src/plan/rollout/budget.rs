@@ -21,8 +21,8 @@ pub(crate) struct RolloutBudget {
     pub(crate) moving: usize,
     /// Slots counted in `moving` whose move may never end.
     pub(crate) stuck: usize,
-    /// With `stops_first`: slots that are empty, slots whose next instance is starting, and slots
-    /// whose machine does not answer.
+    /// With `stops_first`: slots that are empty and have a place, slots whose next instance is
+    /// starting, and slots whose machine does not answer.
     pub(crate) down: usize,
     /// Slots without an instance of the wanted version that may stay, whose best instance is not
     /// healthy. Machines that do not answer are not counted.
@@ -64,7 +64,7 @@ impl RolloutBudget {
             return;
         }
         match slot.state {
-            SlotState::Empty(_) => self.down += usize::from(stops_first),
+            SlotState::Empty(_) => self.down += usize::from(stops_first && !slot.lacks_place),
             SlotState::Settled => self.proven = true,
             // With nothing to replace, an instance that is starting or unhealthy blocks no other
             // slot.
@@ -138,6 +138,17 @@ impl RolloutBudget {
         Self {
             moving: self.moving - counted,
             stuck: self.stuck - counted,
+            ..self
+        }
+    }
+
+    /// The budget of a slot that waits for no other one.
+    pub(crate) fn without_others(self) -> Self {
+        Self {
+            busy: 0,
+            ill_new: 0,
+            down: 0,
+            moving: 0,
             ..self
         }
     }

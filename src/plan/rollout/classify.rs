@@ -32,6 +32,8 @@ pub(crate) struct RolloutFacts<'l> {
     pub(crate) starts_earlier: bool,
     /// Data of the workload is being moved to another machine.
     pub(crate) data_moves: bool,
+    /// Slots whose machines have no room for the wanted version, or cannot run it.
+    pub(crate) without_place: BTreeSet<u32>,
     /// Failed instances that were replaced lately.
     pub(crate) failures: u32,
 }
@@ -155,6 +157,8 @@ pub(crate) struct ClassifiedSlot<'l, 'a> {
     pub(crate) unneeded: Vec<(&'l LiveInstance<'a>, StopReason)>,
     /// An instance of the wanted version that its machine prepares or has prepared.
     pub(crate) successor: Option<&'l LiveInstance<'a>>,
+    /// Its machine has no room for the wanted version, or cannot run it.
+    pub(crate) lacks_place: bool,
 }
 
 impl ClassifiedSlot<'_, '_> {
@@ -215,6 +219,7 @@ pub(crate) fn classify<'l, 'a>(
         begins: here.begins(),
         unneeded,
         successor: here.successor,
+        lacks_place: facts.without_place.contains(&number),
     }
 }
 

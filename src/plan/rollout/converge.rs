@@ -15,9 +15,10 @@ use super::{
     decide::{NextVersion, SlotAction, SlotStep, decide, decide_surplus},
     in_place,
     slot::LiveInstance,
+    slots::SlotSet,
 };
-use crate::service::WorkloadPlanner;
-use kat_types::store::snapshot::ParsedWorkload;
+use crate::{instances::create::StartTime, service::WorkloadPlanner};
+use kat_types::{resource::WorkloadSpec, store::snapshot::ParsedWorkload};
 
 /// After this time without a failure the delay is reset to its first value.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
@@ -91,10 +92,9 @@ impl WorkloadPlanner<'_, '_, '_> {
         let spec = &parsed.workload.spec;
         // A version that starts after another workload replaces nothing until then.
         let waits = outcome.start_wait.is_some();
-        let in_place = in_place(spec) || all.iter().any(|live| live.assignment.stops_first());
         let others = || all.iter().filter(|live| !live.current && live.is_wanted());
         RolloutFacts {
-            strategy: Strategy::of(spec, self.slots.count(), in_place),
+            strategy: self.strategy(spec, all),
             now: self.draft.now,
             paused: self.entry.meta.value.paused || waits,
             held: self.is_held() || waits,
@@ -106,8 +106,46 @@ impl WorkloadPlanner<'_, '_, '_> {
                 .find_map(|here| here.other),
             starts_earlier: all.is_empty() && self.entry.earlier.is_some(),
             data_moves: outcome.data_moves.is_some(),
+            without_place: outcome.without_place.clone(),
             failures: self.record.failures,
         }
+    }
+
+    fn strategy(&self, spec: &WorkloadSpec, all: &[LiveInstance<'_>]) -> Strategy {
+        let in_place = in_place(spec) || all.iter().any(|live| live.assignment.stops_first());
+        Strategy::of(spec, self.slots.count(), in_place)
+    }
+
+    /// The slots of a DaemonService whose machines have no room for the present version, or cannot run
+    /// it. A slot that has an instance of it, or in which an instance is still ending, is not among
+    /// them; nor is any with Simultaneous, where all machines wait for each other.
+    pub(crate) fn slots_without_place(
+        &mut self,
+        parsed: &ParsedWorkload,
+        (all, prepared): (&[LiveInstance<'_>], &[LiveInstance<'_>]),
+    ) -> BTreeSet<u32> {
+        let strategy = self.strategy(&parsed.workload.spec, all);
+        let SlotSet::Machines(machines) = &self.slots else {
+            return BTreeSet::new();
+        };
+        let is_known = |live: &&LiveInstance<'_>| live.current || live.away || may_be_ending(live);
+        let known = all.iter().chain(prepared).filter(is_known);
+        let known: BTreeSet<u32> = known.map(|live| self.slots.slot_of(live)).collect();
+        let served = all.iter().filter(|live| live.is_wanted());
+        let served: BTreeSet<u32> = served.map(|live| self.slots.slot_of(live)).collect();
+        let machines = machines.iter().map(|(slot, node)| (*slot, *node));
+        let open: Vec<(u32, &str)> = machines
+            .filter(|(slot, _)| !strategy.simultaneous && !known.contains(slot))
+            .collect();
+        let lacks_place = |(slot, node): (u32, &str)| {
+            let beside = !strategy.stops_first && served.contains(&slot);
+            let start = match beside {
+                true => StartTime::Now,
+                false => StartTime::AfterSlot,
+            };
+            (!self.has_place(parsed, (slot, node), start)).then_some(slot)
+        };
+        open.into_iter().filter_map(lacks_place).collect()
     }
 
     fn forgive(&mut self, all: &[LiveInstance<'_>]) {

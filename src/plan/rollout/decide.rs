@@ -352,7 +352,7 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
         if let SlotState::StuckMove { mover, .. } = here.state {
             return self.give_up_move(here, before, mover);
         }
-        let Some(next) = self.version(before) else {
+        let Some(next) = self.version(here, before) else {
             return;
         };
         let stops_first = self.facts.strategy.stops_first;
@@ -363,7 +363,7 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
                 self.step(slot, SlotAction::ReplaceLost(before, next));
             }
             _ if updates => {
-                self.budget.busy += 1;
+                self.budget.busy += usize::from(!here.lacks_place);
                 match stops_first {
                     true => self.update_in_place(here, before),
                     false => self.step(slot, SlotAction::UpdateBeside(before)),
@@ -443,8 +443,17 @@ impl<'l, 'a> Decision<'_, 'l, 'a> {
         }
     }
 
-    fn version(&self, before: &'l LiveInstance<'a>) -> Option<NextVersion<'l>> {
-        self.version_within(&self.budget, before)
+    fn version(
+        &self,
+        here: &ClassifiedSlot<'l, 'a>,
+        before: &'l LiveInstance<'a>,
+    ) -> Option<NextVersion<'l>> {
+        // The step of a slot without a place only says why: it waits for no other slot.
+        let budget = match here.lacks_place && !before.has_ended() {
+            true => self.budget.without_others(),
+            false => self.budget,
+        };
+        self.version_within(&budget, before)
     }
 
     /// The version that replaces an instance now: its own, the wanted one, or none yet.

@@ -14,22 +14,33 @@ use kat_types::{
     },
 };
 
+/// What became of the rollback of a stalled generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Rollback {
+    /// No generation is taken again.
+    None,
+    /// A good generation is written as a new one, with which the next plan begins.
+    Written,
+    /// Why the last good generation is not taken again.
+    Refused(String),
+}
+
 impl WorkloadPlanner<'_, '_, '_> {
-    /// Writes the content of the last good generation as a new generation. Returns false if there
-    /// is none, or if the stalled generation was itself made by a rollback: a rollback happens
-    /// once, and never in a circle.
+    /// Writes the content of the last good generation as a new generation. Does nothing if there is
+    /// none, or if the stalled generation was itself made by a rollback: a rollback happens once, and
+    /// never in a circle.
     pub(crate) fn go_back(
         &mut self,
         all: &[LiveInstance<'_>],
         prepared: &[LiveInstance<'_>],
-    ) -> bool {
+    ) -> Rollback {
         let (meta, archive) = (&self.entry.meta.value, &self.entry.archive);
         let origin = |generation| Some(archive.get(&generation)?.record.as_ref()?.origin);
         if matches!(
             origin(meta.generation),
             Some(Origin::RolledBack | Origin::RolledBackItself)
         ) {
-            return false;
+            return Rollback::None;
         }
         // Only the newest good generation counts: it has replaced the version of any earlier one.
         let good = self.record.good.iter().rev();
@@ -41,11 +52,10 @@ impl WorkloadPlanner<'_, '_, '_> {
             (differs && !archived.files.is_empty()).then_some((good, archived, record))
         });
         let Some((good, archived, record)) = found else {
-            return false;
+            return Rollback::None;
         };
         if let Some(why) = self.is_unread(good, archived) {
-            self.not_rolled_back = Some(why);
-            return false;
+            return Rollback::Refused(why);
         }
         let trouble = status::instance_trouble(all.iter().chain(prepared))
             .as_ref()
@@ -103,7 +113,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let unchanged = Compare::ModRevision(meta_key, self.entry.meta.revision);
         let reason = format!("workload {} goes back to generation {good}", self.key);
         self.draft.commit(group, reason, vec![unchanged]);
-        true
+        Rollback::Written
     }
 
     /// Why the files of a good generation must not be written now: a machine that may lead does not

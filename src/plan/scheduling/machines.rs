@@ -99,12 +99,13 @@ impl<'a> Machines<'a> {
 
     /// The candidates for an instance that starts now in this slot: without what the slot's prepared
     /// instance is to use, as it does not start beside the new one, and without what the instances used
-    /// whose end their machine has confirmed.
+    /// whose end their machine has confirmed. With `only`, that machine alone.
     pub(crate) fn candidates_now(
         &mut self,
         key: &WorkloadKey,
         draft: &Draft<'a>,
         slot: u32,
+        only: Option<&str>,
     ) -> Cow<'_, [MachineCandidate<'a>]> {
         let own = draft.instances_of(key).iter();
         let free: Vec<_> = own
@@ -115,10 +116,10 @@ impl<'a> Machines<'a> {
             })
             .collect();
         let candidates = self.candidates(key, draft);
-        if free.is_empty() {
+        if free.is_empty() && only.is_none() {
             return Cow::Borrowed(candidates);
         }
-        let mut candidates = candidates.to_vec();
+        let mut candidates = copies(candidates, only);
         for (_, entry) in free {
             let found = candidates.iter_mut().find(|one| one.name == entry.node);
             if let Some(candidate) = found {
@@ -130,14 +131,15 @@ impl<'a> Machines<'a> {
     }
 
     /// The candidates for an instance that starts when all others of its slot have ended: without
-    /// what these use of their machines.
+    /// what these use of their machines. With `only`, that machine alone.
     pub(crate) fn candidates_after(
         &mut self,
         key: &WorkloadKey,
         draft: &Draft<'a>,
         slot: u32,
+        only: Option<&str>,
     ) -> Vec<MachineCandidate<'a>> {
-        let mut candidates = self.candidates(key, draft).to_vec();
+        let mut candidates = copies(self.candidates(key, draft), only);
         let ends = |other: &WorkloadKey, entry: &InstanceEntry| {
             other == key && entry.assignment.value.slot == slot
         };
@@ -291,6 +293,17 @@ impl<'a> Machines<'a> {
         let place = self.index_of(node)?;
         self.candidates.get_mut(place)
     }
+}
+
+/// Copies of the candidates, or of the one of this name.
+fn copies<'a>(
+    candidates: &[MachineCandidate<'a>],
+    only: Option<&str>,
+) -> Vec<MachineCandidate<'a>> {
+    let all = candidates.iter();
+    all.filter(|candidate| only.is_none_or(|name| name == candidate.name))
+        .cloned()
+        .collect()
 }
 
 /// Whether a machine's own report says that what is placed there does not start: no container starts

@@ -9,6 +9,8 @@ use crate::{InstanceDemand, MachineCandidate};
 pub(crate) struct SpreadDomains<'a> {
     key: &'a str,
     required: bool,
+    /// The most instances that a domain may have; a machine without the label is in none.
+    most: Option<u32>,
     counts: BTreeMap<&'a str, u32>,
     /// The lowest count of a domain with a suitable machine.
     least: u32,
@@ -37,6 +39,7 @@ impl<'a> SpreadDomains<'a> {
         Some(Self {
             key: &spread.topology_key,
             required: spread.required,
+            most: spread.max_per_domain,
             least: least.copied().unwrap_or(0),
             counts,
         })
@@ -51,12 +54,16 @@ impl<'a> SpreadDomains<'a> {
     }
 
     pub(crate) fn exclusion(&self, candidate: &MachineCandidate<'_>) -> Option<&'static str> {
-        if !self.required {
+        if !self.required && self.most.is_none() {
             return None;
         }
         if !candidate.labels.contains_key(self.key) {
             return Some("without the label of spread");
         }
-        (self.count(candidate) > self.least).then_some("where the spread would become uneven")
+        let count = self.count(candidate);
+        if self.most.is_some_and(|most| count >= most) {
+            return Some("where spread.maxPerDomain is reached");
+        }
+        (self.required && count > self.least).then_some("where the spread would become uneven")
     }
 }

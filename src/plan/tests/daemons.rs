@@ -272,6 +272,113 @@ fn a_version_that_fails_reaches_one_machine_and_the_others_serve() {
     assert_eq!(world.versions(), BTreeMap::from([("3".to_owned(), 3)]));
 }
 
+fn asks(memory: &'static str, max_surge: u32) -> impl FnOnce(&mut serde_json::Value) {
+    move |file| {
+        let spec = &mut file["spec"];
+        spec["container"]["resources"] = json!({"requests": {"memory": memory}});
+        spec["updateStrategy"] = json!({"rolling": {"maxSurge": max_surge, "maxUnavailable": 1}});
+    }
+}
+
+/// Lets a minute pass in which at least this many instances run.
+fn a_minute_with(world: &mut World, least: usize) {
+    for _ in 0..60 {
+        world.plan_out();
+        assert!(world.running("web") >= least, "{:?}", world.status("web"));
+        world.agents();
+        assert!(world.running("web") >= least, "{:?}", world.status("web"));
+        world.pass(Duration::from_secs(1));
+    }
+    world.settle();
+}
+
+#[test]
+fn an_update_passes_by_a_machine_that_has_no_room_for_the_new_version() {
+    let mut world = World::with_machines(4);
+    world.at("n1").resources.memory = Some(Bytes(GIB));
+    world.apply_workload("web", daemon(1, asks("512Mi", 0)));
+    world.roll_out();
+    assert_eq!(world.daemons(), ["n1", "n2", "n3", "n4"]);
+
+    world.apply_workload("web", daemon(2, asks("2Gi", 0)));
+    a_minute_with(&mut world, 3);
+    let versions = BTreeMap::from([("1".to_owned(), 1), ("2".to_owned(), 3)]);
+    assert_eq!(world.versions(), versions);
+    assert_eq!(world.daemon_on("n1").1.image, "registry.example/web:1");
+    let status = world.status("web");
+    assert_eq!(
+        (status.phase, status.replicas, status.updated),
+        (WorkloadPhase::Degraded, 4, 3)
+    );
+    let why = "n1 does not fit: without enough memory left";
+    assert!(world.said().starts_with(why), "{}", world.said());
+    world.pass(Duration::from_secs(3600));
+    world.settle();
+    assert_eq!(world.status("web").phase, WorkloadPhase::Stalled);
+    assert!(world.said().contains(why), "{}", world.said());
+
+    // It follows once there is room.
+    world.at("n1").resources.memory = Some(Bytes(8 * GIB));
+    world.roll_out();
+    assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 4)]));
+    assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+}
+
+#[test]
+fn with_max_surge_a_machine_without_room_for_two_holds_up_no_other() {
+    let mut world = World::with_machines(3);
+    world.at("n1").resources.memory = Some(Bytes(3 * GIB));
+    world.apply_workload("web", daemon(1, asks("2Gi", 1)));
+    world.roll_out();
+    world.apply_workload("web", daemon(2, asks("2Gi", 1)));
+    a_minute_with(&mut world, 3);
+    let versions = BTreeMap::from([("1".to_owned(), 1), ("2".to_owned(), 2)]);
+    assert_eq!(world.versions(), versions);
+    assert_eq!(world.daemon_on("n1").1.image, "registry.example/web:1");
+    let why = "n1 does not fit: without enough memory left";
+    assert!(world.said().starts_with(why), "{}", world.said());
+}
+
+#[test]
+fn an_update_and_its_deadline_pass_by_an_empty_machine_of_another_architecture() {
+    let mut world = World::with_machines(4);
+    world.change(&keys::registration("n1"), |stored| {
+        stored["architecture"] = json!("arm64");
+    });
+    let apply = |world: &mut World, version: u32| {
+        let strategy =
+            json!({"rolling": {"maxSurge": 0, "maxUnavailable": 1}, "autoRollback": true});
+        world.apply_workload(
+            "web",
+            daemon(version, |file| file["spec"]["updateStrategy"] = strategy),
+        );
+        let reference = format!("registry.example/web:{version}");
+        world.change(&keys::workload_meta(NAMESPACE, "web"), |stored| {
+            stored["image"] = json!({"reference": reference, "architectures": ["amd64"]});
+        });
+    };
+    apply(&mut world, 1);
+    world.roll_out();
+    assert_eq!(world.daemons(), ["n2", "n3", "n4"]);
+    apply(&mut world, 2);
+    a_minute_with(&mut world, 2);
+    // Nor is the generation taken back because of that machine.
+    for wait in [0, 3600] {
+        world.pass(Duration::from_secs(wait));
+        world.settle();
+        assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 3)]));
+        let status = world.status("web");
+        assert_eq!(
+            (status.phase, status.replicas, status.ready),
+            (WorkloadPhase::Degraded, 4, 3)
+        );
+        assert_eq!(
+            world.said(),
+            "n1 does not fit: of an architecture that the image is not made for"
+        );
+    }
+}
+
 #[test]
 fn a_lost_machine_is_counted_apart_and_follows_when_it_is_back() {
     let mut world = with_daemon(3);

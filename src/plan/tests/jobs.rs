@@ -64,6 +64,23 @@ impl World {
         }
     }
 
+    /// How often the leader writes an object while time passes in steps of ten seconds.
+    fn writes(&mut self, key: &str, seconds: u64) -> usize {
+        let mut before = self.written(key);
+        let mut count = 0;
+        for _ in 0..seconds / 10 {
+            self.live(10, 10);
+            let now = self.written(key);
+            count += usize::from(now != before);
+            before = now;
+        }
+        count
+    }
+
+    fn written(&self, key: &str) -> Option<i64> {
+        self.entries.get(key).map(|entry| entry.mod_revision)
+    }
+
     /// Instances of `dump` that run now, on any machine.
     fn dumping(&self) -> usize {
         let running = self.machines.values().flat_map(Machine::running);
@@ -255,6 +272,68 @@ fn what_comes_while_a_job_is_suspended_has_no_run_later_either() {
     assert_eq!(world.runs(), []);
     world.live(60, 10);
     assert_eq!(world.runs().len(), 1);
+}
+
+#[test]
+fn a_suspended_job_writes_nothing_while_its_times_pass() {
+    let mut world = World::with_machines(1);
+    world.job(json!({"schedule": "* * * * *"}));
+    world.live(70, 10);
+    assert_eq!(world.runs().len(), 1);
+    world.job(json!({"schedule": "* * * * *", "suspend": true}));
+    // The run that has begun ends.
+    world.live(60, 10);
+    assert_eq!(world.run_numbered(1).phase, RunPhase::Succeeded);
+    let state = keys::job_state(NAMESPACE, "dump");
+    assert_eq!(world.writes(&state, 600), 0);
+    let status = keys::workload_status(NAMESPACE, "dump");
+    assert_eq!(world.writes(&status, 600), 0);
+
+    world.job(json!({"schedule": "* * * * *"}));
+    world.live(60, 10);
+    assert_eq!(world.runs().len(), 2);
+    assert!(world.writes(&state, 600) >= 9, "each run writes the state");
+}
+
+#[test]
+fn a_time_between_the_resumption_and_the_next_plan_has_its_run() {
+    let mut world = World::with_machines(1);
+    let state_key = keys::job_state(NAMESPACE, "dump");
+    world.job(json!({"schedule": "* * * * *"}));
+    world.live(10, 10);
+    world.change(&state_key, |state| {
+        state["suspended"] = json!({"by": "token:a", "at": "2026-01-01T00:00:10Z"});
+    });
+    world.live(120, 10);
+    assert_eq!(world.runs(), []);
+    // The API resumes it five seconds before its next time.
+    world.pass(Duration::from_secs(45));
+    let snapshot = world.snapshot();
+    let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, "dump")];
+    let spec = entry.parsed.as_ref().unwrap().job.as_ref().unwrap();
+    let mut state = world.job_state();
+    state.suspended = None;
+    state.begin_schedule(spec, world.now);
+    world.write(state_key, &state);
+    world.live(10, 10);
+    let times: Vec<_> = world.runs().iter().map(|run| run.scheduled).collect();
+    let expected: Timestamp = "2026-01-01T00:03:00Z".parse().unwrap();
+    assert_eq!(times, [Some(expected)]);
+}
+
+#[test]
+fn a_schedule_goes_on_after_a_clock_that_was_days_ahead() {
+    let mut world = World::with_machines(1);
+    world.job(json!({"schedule": "* * * * *", "successfulHistory": 1000}));
+    world.live(70, 10);
+    let right = world.now;
+    world.pass(Duration::from_secs(2 * 86_400));
+    world.live(120, 10);
+    let ahead = world.runs().len();
+    assert!(ahead > 1, "{ahead}");
+    world.now = right;
+    world.live(180, 10);
+    assert!(world.runs().len() > ahead, "{:?}", world.runs());
 }
 
 #[test]

@@ -163,6 +163,10 @@ pub struct NodeStatus {
     pub capacity: ResourceList,
     /// Resources that workloads may use.
     pub allocatable: ResourceList,
+    /// Sum of the requests of the instances on the machine. Left out by earlier versions, and where only
+    /// an overview of the machine is known.
+    #[serde(skip_serializing_if = "ResourceList::is_empty")]
+    pub requested: ResourceList,
     /// When the machine last reported; RFC 3339, UTC.
     pub last_heartbeat: Option<ApiTime>,
     /// Number of instances on the machine.

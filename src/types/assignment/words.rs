@@ -10,46 +10,53 @@ use serde_json::{Map, Value, json};
 use super::{AssignedRun, AssignedVolume, Assignment, DesiredRun};
 use crate::{
     resource::{
-        Container, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadSpec, WorkloadType,
+        Container, FieldSchema, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadSpec,
+        WorkloadType, highest_schema, lowest_schema,
     },
     secrets::{AssignedSecrets, secrets_of},
 };
 
 /// Highest schema of an assignment that this version understands.
-pub const ASSIGNMENT_SCHEMA: u32 = 9;
+pub const ASSIGNMENT_SCHEMA: u32 = if SPEC_SCHEMA > Container::HIGHEST_SCHEMA {
+    SPEC_SCHEMA
+} else {
+    Container::HIGHEST_SCHEMA
+};
+
+const SPEC_SCHEMA: u32 = highest_schema(SCHEMAS);
+
+/// What older agents do not know of a workload, apart from the fields of its containers.
+const SCHEMAS: &[FieldSchema<WorkloadSpec>] = &[
+    (2, |spec| spec.on_partition == OnPartition::Stop),
+    (5, |spec| {
+        spec.volumes.iter().any(|volume| volume.files.is_some())
+    }),
+    (5, |spec| !secrets_of(spec).is_empty()),
+    (6, |spec| !spec.init_containers.is_empty()),
+    (6, |spec| !spec.sidecars.is_empty()),
+    (8, |spec| !spec.machine_access.is_empty()),
+    // An earlier agent would start a program again that has done its part.
+    (9, |spec| spec.kind == WorkloadType::Job),
+];
+
+/// Lowest schema of an assignment with a health check.
+const HEALTH_SCHEMA: u32 = 3;
 
 /// Lowest schema of an assignment that is [`DesiredRun::Prepared`]. When the instance starts, its
 /// assignment has the lower schema that it runs with.
 pub const PREPARED_SCHEMA: u32 = 7;
 
 /// The lowest assignment schema that covers everything the workload needs, so that older agents can
-/// still run simpler workloads: 9 for Jobs, 8 with `machineAccess`, 6 with init containers, sidecars or credentials for registries
-/// (`plan/logins.rs`), 5 with files of the workload's folder, secrets, the machine's network,
-/// devices or groups, or host ports (`plan/scheduling/host_ports.rs`), 4 with volumes or
-/// passed-through keys, 3 with a health check, 2 with `onPartition: stop`, else 1.
+/// still run simpler workloads. Host ports have theirs in `plan/scheduling/host_ports.rs`, and
+/// credentials for registries in `plan/logins.rs`.
 pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
-    // An earlier version would start a program again that has done its part.
-    if spec.kind == WorkloadType::Job {
-        return 9;
-    }
-    if !spec.machine_access.is_empty() {
-        return 8;
-    }
-    if !spec.init_containers.is_empty() || !spec.sidecars.is_empty() {
-        return 6;
-    }
-    let carries = spec.volumes.iter().any(|volume| volume.files.is_some());
-    if carries || spec.container.has_machine_things() || !secrets_of(spec).is_empty() {
-        return 5;
-    }
-    if !spec.container.volume_mounts.is_empty() || !spec.container.quadlet.is_empty() {
-        return 4;
-    }
-    match (health_check, spec.on_partition) {
-        (Some(_), _) => 3,
-        (None, OnPartition::Stop) => 2,
-        (None, OnPartition::Keep) => 1,
-    }
+    let others = spec.init_containers.iter().chain(&spec.sidecars);
+    let of_containers = std::iter::once(&spec.container)
+        .chain(others)
+        .map(Container::needed_schema);
+    let of_health = health_check.map(|_| HEALTH_SCHEMA);
+    let of_all = of_containers.chain(of_health);
+    of_all.fold(lowest_schema(SCHEMAS, spec), u32::max)
 }
 
 /// Whether an instance needs crun: other runtimes keep no groups of the machine, and KAT runs the
@@ -182,6 +189,47 @@ mod tests {
             let kept: Assignment =
                 serde_json::from_str(&serde_json::to_string(&read).unwrap()).unwrap();
             assert_eq!(kept, read, "{pointer}");
+        }
+    }
+
+    /// The schema that a workload needs whose `spec` has these fields as well.
+    fn schema_with(fields: &Value) -> u32 {
+        let mut spec = json!({
+            "type": "Service", "source": {"image": "example/web:1"},
+            "restartPolicy": {"condition": "Always"}, "container": {},
+        });
+        let fields = fields.as_object().unwrap().clone();
+        spec.as_object_mut().unwrap().extend(fields);
+        let spec: WorkloadSpec = serde_json::from_value(spec).unwrap();
+        needed_schema(&spec, None)
+    }
+
+    #[test]
+    fn a_workload_needs_the_highest_schema_of_its_fields_and_containers() {
+        let mounts = json!([{"name": "data", "mountPath": "/data"}]);
+        for (schema, fields) in [
+            (1, json!({})),
+            (2, json!({"onPartition": "stop"})),
+            (4, json!({"container": {"quadlet": {"Timezone": "UTC"}}})),
+            (
+                4,
+                json!({"container": {"volumeMounts": mounts}, "onPartition": "stop"}),
+            ),
+            (5, json!({"container": {"devices": ["/dev/ttyUSB0"]}})),
+            (5, json!({"volumes": [{"name": "conf", "files": "conf/"}]})),
+            (
+                6,
+                json!({"sidecars": [{"name": "proxy", "image": "example/proxy:1"}]}),
+            ),
+            (
+                6,
+                json!({"initContainers": [{"name": "prepare", "groups": ["audio"]}]}),
+            ),
+            (8, json!({"machineAccess": ["api"]})),
+            (9, json!({"type": "Job", "machineAccess": ["api"]})),
+        ] {
+            assert_eq!(schema_with(&fields), schema, "{fields}");
+            assert!(schema <= ASSIGNMENT_SCHEMA, "{fields}");
         }
     }
 

@@ -103,6 +103,34 @@ fn default_grace_seconds() -> u32 {
     DEFAULT_TERMINATION_GRACE_SECONDS
 }
 
+/// Lowest schema of an assignment that has a field, and whether the field is set.
+pub(crate) type FieldSchema<T> = (u32, fn(&T) -> bool);
+
+/// Fields that older agents do not know: such an agent would run the container without the field.
+const SCHEMAS: &[FieldSchema<Container>] = &[
+    (4, |container| !container.volume_mounts.is_empty()),
+    (4, |container| !container.quadlet.is_empty()),
+    (5, Container::has_machine_things),
+];
+
+/// The highest schema that any of the fields needs.
+pub(crate) const fn highest_schema<T>(mut fields: &[FieldSchema<T>]) -> u32 {
+    let mut highest = 1;
+    while let [(schema, _), rest @ ..] = fields {
+        if *schema > highest {
+            highest = *schema;
+        }
+        fields = rest;
+    }
+    highest
+}
+
+/// The lowest schema that has every field that is set.
+pub(crate) fn lowest_schema<T>(fields: &[FieldSchema<T>], value: &T) -> u32 {
+    let set = fields.iter().filter(|(_, is_set)| is_set(value));
+    set.map(|(schema, _)| *schema).max().unwrap_or(1)
+}
+
 /// One environment variable: exactly one of `value` and `valueFrom`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -157,6 +185,14 @@ pub enum ImagePullPolicy {
 }
 
 impl Container {
+    /// Highest schema of an assignment that any field of a container needs.
+    pub const HIGHEST_SCHEMA: u32 = highest_schema(SCHEMAS);
+
+    /// The lowest schema of an assignment whose agents know every field that is set here.
+    pub fn needed_schema(&self) -> u32 {
+        lowest_schema(SCHEMAS, self)
+    }
+
     /// Whether the container uses the machine's network, devices or groups. Two instances cannot
     /// use these at the same time, so such instances are replaced in place (ARCHITECTURE.md,
     /// invariant 11).

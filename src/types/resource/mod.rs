@@ -34,31 +34,21 @@ pub use job::*;
 pub use load_balancer::*;
 pub use namespace::*;
 pub use quantity::{Bytes, MilliCpu, QuantityError};
-pub use quota::{Amounts, QuotaResource};
+pub use quota::{Amounts, CERTIFICATE_ORDERS, QuotaResource};
 pub use volume::*;
 pub use workload::*;
 
 /// The one API version of `*.kat` files and of API paths.
 pub const API_VERSION: &str = "kat.dws.rip/v1alpha1";
 
-/// Version of the reader of stored `*.kat` files. A leader reads the files of every workload, so a
-/// file that needs a higher version is stored only when every machine that may lead has it. Which
-/// fields need which version is in the table of fields (`kat_bundle::fields`).
-///
-/// 2: `type`, `replicas`, `restartPolicy` and `container` may be absent, `restartPolicy` may be a
-/// word, and `ports` may be in `workload.kat` or absent.
-///
-/// 3: `ingress`, `allowNamespaces` and `machineAccess` have an effect, and namespaces have settings
-/// ([`NAMESPACE_ACCESS_READER`]).
-///
-/// 4: the type Job has an effect.
-///
-/// 5: `startAfter` and the type DaemonService have an effect.
-pub const MANIFEST_READER: u32 = 5;
-
-/// Version of the reader from which on a leader keeps [`NamespaceAccess`] when it changes something
-/// else of a namespace, and knows `ingressHosts` and documents of kind Route.
+/// Version of the reader of stored `*.kat` files (`kat_bundle::manifest_reader`) from which on a
+/// leader keeps [`NamespaceAccess`] when it changes something else of a namespace, and knows
+/// `ingressHosts` and documents of kind Route.
 pub const NAMESPACE_ACCESS_READER: u32 = 3;
+
+/// Version of the reader from which on a leader keeps the quotas of
+/// [`Amounts::needs_quota_reader`] when it changes something else of a namespace, and counts them.
+pub const NAMESPACE_QUOTA_READER: u32 = 6;
 
 /// Most namespaces in `allowNamespaces`.
 pub const MOST_ALLOWED_NAMESPACES: usize = 64;

@@ -7,7 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bytes, MilliCpu, QuantityError};
 
-/// Amounts of a namespace: its quotas, or its use. A missing quota is not limited.
+/// [`Amounts::certificate_orders`] of a namespace without this quota. Let's Encrypt issues 50 certificates
+/// a week for a registered domain, and takes 300 orders of an account in three hours.
+pub const CERTIFICATE_ORDERS: u64 = 20;
+
+/// Amounts of a namespace: its quotas, or its use. What has no quota is not limited, but for
+/// `certificateOrders`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Amounts {
@@ -38,6 +43,13 @@ pub struct Amounts {
     /// Number of events that are kept; the oldest are deleted first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<u64>,
+    /// Number of distinct hosts of all routes, with those that are redirected to another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<u64>,
+    /// Number of certificates that are ordered by ACME within 24 hours for hosts that have none by
+    /// ACME; 20 by default. Renewals do not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_orders: Option<u64>,
 }
 
 /// The fields of [`Amounts`].
@@ -61,11 +73,15 @@ pub enum QuotaResource {
     FileBytes,
     /// [`Amounts::events`].
     Events,
+    /// [`Amounts::hosts`].
+    Hosts,
+    /// [`Amounts::certificate_orders`].
+    CertificateOrders,
 }
 
 impl QuotaResource {
     /// Every field, in the order in which they are shown.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Workloads,
         Self::Instances,
         Self::Cpu,
@@ -75,6 +91,8 @@ impl QuotaResource {
         Self::SecretBytes,
         Self::FileBytes,
         Self::Events,
+        Self::Hosts,
+        Self::CertificateOrders,
     ];
 
     /// The field's name in JSON and on the command line.
@@ -89,7 +107,14 @@ impl QuotaResource {
             Self::SecretBytes => "secretBytes",
             Self::FileBytes => "fileBytes",
             Self::Events => "events",
+            Self::Hosts => "hosts",
+            Self::CertificateOrders => "certificateOrders",
         }
+    }
+
+    /// The quota of a namespace that sets none; `None` if the amount is not limited then.
+    pub fn default_quota(self) -> Option<u64> {
+        (self == Self::CertificateOrders).then_some(CERTIFICATE_ORDERS)
     }
 
     /// The field with this name.
@@ -102,9 +127,13 @@ impl QuotaResource {
         match self {
             Self::Cpu => MilliCpu(amount).to_string(),
             Self::Memory | Self::SecretBytes | Self::FileBytes => Bytes(amount).to_string(),
-            Self::Workloads | Self::Instances | Self::Volumes | Self::Secrets | Self::Events => {
-                amount.to_string()
-            }
+            Self::Workloads
+            | Self::Instances
+            | Self::Volumes
+            | Self::Secrets
+            | Self::Events
+            | Self::Hosts
+            | Self::CertificateOrders => amount.to_string(),
         }
     }
 
@@ -118,9 +147,13 @@ impl QuotaResource {
             Self::Memory | Self::SecretBytes | Self::FileBytes => {
                 Bytes::from_str(text).map(|amount| amount.0)
             }
-            Self::Workloads | Self::Instances | Self::Volumes | Self::Secrets | Self::Events => {
-                QuantityError::number(text)
-            }
+            Self::Workloads
+            | Self::Instances
+            | Self::Volumes
+            | Self::Secrets
+            | Self::Events
+            | Self::Hosts
+            | Self::CertificateOrders => QuantityError::number(text),
         }
     }
 }
@@ -138,6 +171,8 @@ impl Amounts {
             QuotaResource::SecretBytes => self.secret_bytes.map(|amount| amount.0),
             QuotaResource::FileBytes => self.file_bytes.map(|amount| amount.0),
             QuotaResource::Events => self.events,
+            QuotaResource::Hosts => self.hosts,
+            QuotaResource::CertificateOrders => self.certificate_orders,
         }
     }
 
@@ -153,7 +188,15 @@ impl Amounts {
             QuotaResource::SecretBytes => self.secret_bytes = amount.map(Bytes),
             QuotaResource::FileBytes => self.file_bytes = amount.map(Bytes),
             QuotaResource::Events => self.events = amount,
+            QuotaResource::Hosts => self.hosts = amount,
+            QuotaResource::CertificateOrders => self.certificate_orders = amount,
         }
+    }
+
+    /// Whether a leader with a reader below [`super::NAMESPACE_QUOTA_READER`] would drop one of these
+    /// quotas when it writes the namespace.
+    pub fn needs_quota_reader(&self) -> bool {
+        self.hosts.is_some() || self.certificate_orders.is_some()
     }
 
     /// Whether no amount is set.

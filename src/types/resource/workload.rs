@@ -309,7 +309,8 @@ pub struct Spread {
     /// Whether a machine that would make the spread uneven is refused.
     #[serde(default)]
     pub required: bool,
-    /// Number of instances that one value of the label has at most.
+    /// Number of instances that one value of the label has at most; machines without the label get
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_per_domain: Option<u32>,
 }

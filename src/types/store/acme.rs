@@ -2,7 +2,7 @@
 //! HTTP and by DNS.
 //! The certificates themselves are [`super::ingress::IngressCertificateRecord`]s.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{encoding::digest::sha256_hex, secrets::SecretRecord};
@@ -99,6 +99,34 @@ pub struct AcmeOrderRecord {
     /// What the check of the name could not find out: the order goes on.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unchecked: String,
+    /// The namespace that the order counts for, also if its route is deleted meanwhile. Earlier versions
+    /// do not know it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+}
+
+/// `/kat/ingress/new_orders/{namespace}`: how many certificates were ordered for hosts of a namespace that
+/// had none by ACME. It is deleted when [`NEW_ORDERS_WINDOW`] is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AcmeNewOrdersRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// When the first of them was made.
+    pub since: Timestamp,
+    /// How many the server has taken since then.
+    pub orders: u64,
+}
+
+/// For how long a [`AcmeNewOrdersRecord`] counts.
+pub const NEW_ORDERS_WINDOW: SignedDuration = SignedDuration::from_hours(24);
+
+impl AcmeNewOrdersRecord {
+    /// When it counts no more.
+    pub fn until(&self) -> Timestamp {
+        let until = self.since.checked_add(NEW_ORDERS_WINDOW);
+        until.unwrap_or(Timestamp::MAX)
+    }
 }
 
 /// Where an order stands. An order in a state of a later version is left alone.
@@ -206,17 +234,20 @@ impl AcmeOrderState {
 }
 
 /// Where a challenge is answered by DNS.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DnsPlace {
-    /// Host of the server that takes the updates, with or without a port.
+    /// Host of the server that takes the updates, with or without a port; empty with a hook.
     pub server: String,
-    /// Name of the secret of namespace `kat-core` with the key of updates.
+    /// Name of the secret of namespace `kat-core` with the key of updates; empty with a hook.
     pub secret: String,
     /// The zone, in lower case without its last dot.
     pub zone: String,
     /// The name of the record, to which CNAME records may have led.
     pub name: String,
+    /// The program of the leader's machine that changes the record, in the place of the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<String>,
 }
 
 /// `/kat/ingress/dns/{value}`: a record TXT that the leader adds, written before it does, so that any

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::newer;
+use crate::{api::newer, resource::JobSpec};
 
 /// Most attempts that the record of a run keeps, the newest ones.
 pub const MOST_ATTEMPTS: usize = 100;
@@ -27,7 +27,7 @@ pub struct JobStateRecord {
     pub last_number: u64,
     /// Generation that had its run, of a Job without schedule.
     pub generation: u64,
-    /// Schedule and time zone that `handled` is about.
+    /// Schedule and time zone that `handled` is about; empty while the Job is suspended.
     pub schedule: String,
     /// Scheduled times until this one have had their run, or were skipped.
     pub handled: Option<Timestamp>,
@@ -39,6 +39,27 @@ pub struct JobStateRecord {
     pub skipped: Option<SkippedRun>,
     /// Number of scheduled times that had no run.
     pub skips: u64,
+}
+
+impl JobStateRecord {
+    /// Whether `handled` is about the schedule of these files.
+    pub fn is_about(&self, spec: &JobSpec) -> bool {
+        self.schedule == schedule_in_zone(spec)
+    }
+
+    /// Begins a new schedule, or the one of a Job that is resumed: times until `now` get no run.
+    pub fn begin_schedule(&mut self, spec: &JobSpec, now: Timestamp) {
+        let schedule = schedule_in_zone(spec);
+        let is_other = !self.schedule.is_empty() && self.schedule != schedule;
+        let decided = self.handled.filter(|_| !is_other);
+        self.schedule = schedule;
+        self.handled = decided.max(Some(now));
+    }
+}
+
+fn schedule_in_zone(spec: &JobSpec) -> String {
+    let expression = spec.schedule.as_deref().unwrap_or_default();
+    format!("{expression} {}", spec.time_zone)
 }
 
 /// That a user suspended a Job.

@@ -96,6 +96,8 @@ pub const ACME_ORDERS: &str = "/kat/ingress/orders/";
 pub const ACME_CHALLENGES: &str = "/kat/ingress/challenges/";
 /// Prefix of the records of DNS that answer challenges of ACME, by their text.
 pub const ACME_DNS: &str = "/kat/ingress/dns/";
+/// Prefix of the numbers of new certificates that were ordered lately, by namespace.
+pub const ACME_NEW_ORDERS: &str = "/kat/ingress/new_orders/";
 /// Written with each apply that changes who has which host, or ports 80 and 443 of machines: of two
 /// that were decided on the same state, one is refused.
 pub const INGRESS_CLAIMS: &str = "/kat/ingress/claims";
@@ -205,6 +207,11 @@ pub fn acme_challenge(token: &str) -> String {
 /// A record of DNS that answers a challenge; `value` is its text.
 pub fn acme_dns(value: &str) -> String {
     format!("{ACME_DNS}{value}")
+}
+
+/// How many new certificates were ordered lately for a namespace.
+pub fn acme_new_orders(namespace: &str) -> String {
+    format!("{ACME_NEW_ORDERS}{namespace}")
 }
 
 /// A certificate for ingress that the leader issued or ordered.

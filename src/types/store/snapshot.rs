@@ -20,7 +20,10 @@ use crate::{
     secrets::{SealingKeyRecord, SecretKey, SecretRecord},
     services::{HostPortNumbers, NamespaceNetwork, ServiceAccess, ServiceAddress, ServiceBalance},
     store::{
-        acme::{AcmeAccountRecord, AcmeChallengeRecord, AcmeDnsRecord, AcmeOrderRecord},
+        acme::{
+            AcmeAccountRecord, AcmeChallengeRecord, AcmeDnsRecord, AcmeNewOrdersRecord,
+            AcmeOrderRecord,
+        },
         authorities::AuthorityRecord,
         configuration::ConfigurationRecord,
         ingress::{
@@ -324,6 +327,8 @@ pub struct StoredState {
     pub acme_challenges: BTreeMap<String, Stored<AcmeChallengeRecord>>,
     /// Records of DNS that answer challenges, by their text.
     pub acme_dns: BTreeMap<String, Stored<AcmeDnsRecord>>,
+    /// How many new certificates were ordered lately, by namespace.
+    pub acme_new_orders: BTreeMap<String, Stored<AcmeNewOrdersRecord>>,
     /// Revision at which somebody last got or gave up a host, or ports 80 and 443; 0 before the first
     /// time.
     pub claims_revision: i64,

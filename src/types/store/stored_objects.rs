@@ -153,6 +153,11 @@ pub const STORED_OBJECTS: &[StoredObject] = &[
         "a record of DNS that answers a challenge of ACME, until the leader has removed it",
     ),
     row(
+        "ingress/new_orders/NS",
+        SeenBy::None,
+        "how many certificates were ordered for hosts of a namespace that had none; deleted after 24 h",
+    ),
+    row(
         "jobs/NS/W/state",
         SeenBy::None,
         "what of a Job's schedule is decided, and whether it is suspended",

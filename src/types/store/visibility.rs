@@ -129,6 +129,7 @@ mod tests {
             hidden(keys::acme_order("shop.example.org")),
             shown(keys::acme_challenge("token")),
             hidden(keys::acme_dns("value")),
+            hidden(keys::acme_new_orders("default")),
             hidden(keys::authority("etcd-client-ca")),
             hidden(keys::authority("cluster-ca")),
             hidden(keys::namespace("default")),

@@ -26,6 +26,33 @@ fn a_namespace_is_created() {
     --- stderr
     error: `node` is reserved
     ");
+    // All names are checked before the first is created.
+    let asked = fake.asked().len();
+    let text = program.run(&["create", "namespace", "crew", "node"]);
+    assert!(text.starts_with("exit: 2\n"), "{text}");
+    assert_eq!(fake.asked().len(), asked);
+}
+
+#[test]
+fn several_namespaces_are_created_and_several_tokens_revoked_at_once() {
+    let fake = Fake::start();
+    let made = json!({"outcome": "created", "kind": "Namespace", "metadata": {"name": "shop"}});
+    fake.reply("POST /v1alpha1/namespaces", 201, made);
+    fake.reply("DELETE /v1alpha1/tokens/t1", 200, json!({}));
+    fake.list("/v1alpha1/tokens", &[]);
+    let program = Program::of(&fake);
+    let text = program.run(&["create", "namespace", "shop", "crew"]);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+    let created = fake.asked();
+    let created = created.iter().filter(|asked| asked.starts_with("POST "));
+    assert_eq!(created.count(), 2);
+    assert_eq!(fake.body(), r#"{"metadata":{"name":"crew"}}"#);
+    // One that is missing does not keep the others, and `-o name` prints what is taken here.
+    let text = program.run(&["token", "revoke", "token/t2", "t1"]);
+    assert!(text.starts_with("exit: 3\n"), "{text}");
+    assert!(text.contains("token/t1 revoked"), "{text}");
+    assert!(text.contains("error: token/t2: "), "{text}");
+    assert!(text.contains("1 of 2 failed"), "{text}");
 }
 
 #[test]

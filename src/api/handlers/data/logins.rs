@@ -21,7 +21,7 @@ use crate::{
     },
     context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{JSON, NoQuery, PathParameters, WriteRequest},
+    extract::{JSON, NoQuery, PathParameters, WriteRequest, parse_json},
     handlers::workloads::workload_objects::check_namespace_exists,
     server::limits::{check_content_type, read_body},
 };
@@ -147,8 +147,8 @@ async fn read_request(api: &Api, request: Request) -> Result<RegistryLoginReques
     check_content_type(&parts.headers, JSON)?;
     let timeout = api.config.limits.body_timeout;
     let body = read_body(&parts.headers, body, MAX_BODY, timeout).await?;
-    serde_json::from_slice(&body).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
+    parse_json(&body).map_err(|error| {
+        let (line, column) = (error.inner().line(), error.inner().column());
         ApiError::invalid(format!(
             "the body is no name and password at line {line} column {column}; expected {{\"username\": NAME, \"password\": PASSWORD}}"
         ))

@@ -8,7 +8,7 @@ use axum::{Extension, Json, extract::State};
 
 use crate::{
     access::authentication::Caller,
-    apply::{put, readers, route_claims, submission},
+    apply::{exceeded_in, put, readers, route_claims, submission},
     context::{Api, WriteDecision},
     errors::ApiError,
     extract::{JsonBody, PathParameters, QueryParameters, WriteRequest},
@@ -18,11 +18,11 @@ use crate::{
 };
 use kat_bundle as bundle;
 use kat_bundle::{DecodeMode, SourceFile};
-use kat_plan::{Snapshot, WorkloadClaims, claim_conflict, outside_target};
+use kat_plan::{Snapshot, WorkloadClaims, check_hosts, claim_conflict, outside_target};
 use kat_types::{
     api::{IngressAuthorityView, Metadata, WriteOutcome},
     encoding::json,
-    resource::{CORE_NAMESPACE, RouteSpec},
+    resource::{Amounts, CORE_NAMESPACE, RouteSpec},
     store::{
         ingress::{OutsideRoute, OutsideRouteRecord},
         keys,
@@ -102,6 +102,8 @@ pub(crate) async fn write(
             if let Some(conflict) = claim_conflict(snapshot, &route.key, &claims) {
                 return Err(route_claims::outside_refusal(&conflict));
             }
+            check_hosts(snapshot, &route.key, &Amounts::default(), &claims)
+                .map_err(|error| exceeded_in("route.kat", error))?;
             claimed(snapshot, &mut conditions, &mut operations);
         }
         route_claims::check_secrets(snapshot, &route.key, &route.route)?;

@@ -18,7 +18,7 @@ use crate::{
     apply::{exceeded, put, quota_defaults, route_claims},
     context::{Api, WriteDecision},
     errors::ApiError,
-    extract::{JSON, PathParameters, QueryParameters, WriteRequest},
+    extract::{JSON, PathParameters, QueryParameters, WriteRequest, parse_json},
     handlers::workloads::workload_objects::{WriteResult, check_namespace_exists, item},
     server::limits::{check_content_type, read_body},
     view::{ApiView, secret_metadata, stored_secret_metadata},
@@ -113,8 +113,8 @@ async fn read_request(api: &Api, request: Request) -> Result<SecretRequest, ApiE
     check_content_type(&parts.headers, JSON)?;
     let timeout = api.config.limits.body_timeout;
     let body = read_body(&parts.headers, body, MAX_BODY, timeout).await?;
-    serde_json::from_slice(&body).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
+    parse_json(&body).map_err(|error| {
+        let (line, column) = (error.inner().line(), error.inner().column());
         ApiError::invalid(format!(
             "the body is no content of a secret at line {line} column {column}; expected {{\"values\": {{KEY: BASE64}}}}"
         ))

@@ -201,6 +201,9 @@ pub(crate) async fn set_suspended(
             by: caller.to_string(),
             at: now,
         });
+        if !suspend && spec.schedule.is_some() {
+            state.begin_schedule(spec, now);
+        }
         let (reason, message) = match suspend {
             true => (EventReason::JobSuspended, format!("{caller} suspended it")),
             false => (EventReason::JobResumed, format!("{caller} resumed it")),

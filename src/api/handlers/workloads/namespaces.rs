@@ -96,11 +96,6 @@ pub(crate) async fn set_quota(
     request: WriteRequest,
     JsonBody(body): JsonBody<serde_json::Map<String, serde_json::Value>>,
 ) -> Result<Response, ApiError> {
-    let WriteRequest {
-        caller,
-        precondition,
-        query,
-    } = request;
     if let Some(unknown) = body
         .keys()
         .find(|word| QuotaResource::of_word(word).is_none())
@@ -110,42 +105,63 @@ pub(crate) async fn set_quota(
     }
     let quota: Amounts = serde_json::from_value(body.into())
         .map_err(|error| ApiError::invalid(format!("the body: {error}")))?;
-    let now = api.now();
-    let decide = |snapshot: &Snapshot| {
-        let stored = snapshot.namespaces.get(&name);
-        let stored = stored.ok_or_else(|| ApiError::not_found("namespace", &name))?;
-        precondition.check(Some(stored.revision))?;
+    let write = QuotaWrite {
+        name,
+        quota,
+        request,
+        now: api.now(),
+    };
+    let (written, revision) = api.write(|snapshot| write.decide(snapshot)).await?;
+    Ok(written.answer(revision))
+}
+
+struct QuotaWrite {
+    name: String,
+    quota: Amounts,
+    request: WriteRequest,
+    now: Timestamp,
+}
+
+impl QuotaWrite {
+    fn decide(&self, snapshot: &Snapshot) -> Result<WriteDecision<WriteResult>, ApiError> {
+        let name = &self.name;
+        let stored = snapshot.namespaces.get(name);
+        let stored = stored.ok_or_else(|| ApiError::not_found("namespace", name))?;
+        self.request.precondition.check(Some(stored.revision))?;
+        let before = &stored.value.quota;
+        // What is stored already is no reason to refuse another change.
+        let needs_reader = self.quota.needs_quota_reader() && !before.needs_quota_reader();
+        if needs_reader {
+            readers::check_namespace_quotas(snapshot)?;
+        }
         let record = NamespaceRecord {
-            quota,
+            quota: self.quota,
             ..stored.value.clone()
         };
         let changed = record != stored.value;
         let outcome = WriteOutcome::of_change(changed);
-        let metadata = namespace_metadata(&name, &record, stored.revision);
+        let metadata = namespace_metadata(name, &record, stored.revision);
         let result = WriteResult::of("Namespace", outcome, metadata);
-        if !changed || query.dry_run {
+        if !changed || self.request.query.dry_run {
             return Ok(WriteDecision::Done(result));
         }
-        let key = keys::namespace(&name);
+        let key = keys::namespace(name);
         let mut operations = vec![put(key.clone(), &record)?];
-        let message = format!("its quotas were set by {caller}");
-        let uid = &record.uid;
-        operations.extend(event(
-            snapshot,
-            now,
-            EventReason::QuotaSet,
-            &name,
-            uid,
-            message,
-        ));
+        let message = format!("its quotas were set by {}", self.request.caller);
+        let (reason, uid) = (EventReason::QuotaSet, &record.uid);
+        operations.extend(event(snapshot, self.now, reason, name, uid, message));
+        let mut conditions = vec![Compare::ModRevision(key, stored.revision)];
+        if let Some(members) = snapshot.members.as_ref().filter(|_| needs_reader) {
+            // A machine with an older reader may become a member at this moment.
+            let key = keys::MEMBERS.to_owned();
+            conditions.push(Compare::ModRevision(key, members.revision));
+        }
         Ok(WriteDecision::Write {
-            conditions: vec![Compare::ModRevision(key, stored.revision)],
+            conditions,
             operations,
             outcome: result,
         })
-    };
-    let (written, revision) = api.write(decide).await?;
-    Ok(written.answer(revision))
+    }
 }
 
 fn check(request: &NamespaceRequest) -> Result<(), ApiError> {
@@ -545,7 +561,18 @@ impl NamespaceRemoval<'_> {
 mod tests {
     use super::*;
     use crate::extract::{Precondition, WriteQuery};
-    use kat_types::store::{members::ClusterMembers, snapshot::StoredState};
+    use kat_types::store::{
+        members::{ClusterMembers, MemberRecord},
+        snapshot::StoredState,
+    };
+
+    fn request() -> WriteRequest {
+        WriteRequest {
+            caller: Caller::Anonymous,
+            precondition: Precondition::Nothing,
+            query: WriteQuery::default(),
+        }
+    }
 
     fn conditions(snapshot: &Snapshot, allowed: &[&str]) -> Vec<Compare> {
         let creation = NamespaceCreation {
@@ -560,11 +587,7 @@ mod tests {
                 },
                 ingress_hosts: None,
             }),
-            request: WriteRequest {
-                caller: Caller::Anonymous,
-                precondition: Precondition::Nothing,
-                query: WriteQuery::default(),
-            },
+            request: request(),
             uid: "uid".to_owned(),
             now: Timestamp::UNIX_EPOCH,
         };
@@ -585,5 +608,75 @@ mod tests {
         let members = Compare::ModRevision(keys::MEMBERS.to_owned(), 7);
         assert!(conditions(&snapshot, &["web"]).contains(&members));
         assert!(!conditions(&snapshot, &[]).contains(&members));
+    }
+
+    #[test]
+    fn a_quota_of_hosts_waits_until_every_machine_that_may_lead_keeps_it() {
+        let mut snapshot = Snapshot::from(StoredState::default());
+        let record = NamespaceRecord {
+            schema: 1,
+            uid: "uid".to_owned(),
+            labels: Default::default(),
+            created: Timestamp::UNIX_EPOCH,
+            deleting: false,
+            quota: Default::default(),
+            access: Default::default(),
+            ingress_hosts: None,
+        };
+        let stored = Stored {
+            revision: 3,
+            value: record,
+        };
+        snapshot.namespaces.insert("shop".to_owned(), stored);
+        // Both machines may lead, and the second one has reported no reader.
+        let mut members = ClusterMembers::default();
+        for name in ["n1", "n2"] {
+            let record = MemberRecord::default();
+            members.members.insert(name.to_owned(), record);
+        }
+        snapshot.members = Some(Stored {
+            revision: 7,
+            value: members,
+        });
+        snapshot.leader_name = Some("n1".to_owned());
+        let write = |quota: Amounts| QuotaWrite {
+            name: "shop".to_owned(),
+            quota,
+            request: request(),
+            now: Timestamp::UNIX_EPOCH,
+        };
+        let hosts = Amounts {
+            hosts: Some(5),
+            ..Amounts::default()
+        };
+        let workloads = Amounts {
+            workloads: Some(5),
+            ..Amounts::default()
+        };
+        let refused = write(hosts).decide(&snapshot).map(drop);
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "a machine that may lead does not know the quotas `hosts` and `certificateOrders` of a namespace yet: n2"
+        );
+        assert!(write(workloads).decide(&snapshot).is_ok());
+        // A quota that is stored already refuses no other one.
+        let shop = snapshot.namespaces.get_mut("shop").unwrap();
+        shop.value.quota = hosts;
+        let both = Amounts {
+            hosts: Some(4),
+            ..workloads
+        };
+        assert!(write(both).decide(&snapshot).is_ok());
+        // The second machine is a member no more; the list of members must still be the same.
+        let shop = snapshot.namespaces.get_mut("shop").unwrap();
+        shop.value.quota = Amounts::default();
+        if let Some(stored) = &mut snapshot.members {
+            stored.value.members.remove("n2");
+        }
+        let Ok(WriteDecision::Write { conditions, .. }) = write(hosts).decide(&snapshot) else {
+            panic!("it writes");
+        };
+        let members = Compare::ModRevision(keys::MEMBERS.to_owned(), 7);
+        assert!(conditions.contains(&members));
     }
 }

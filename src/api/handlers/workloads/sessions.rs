@@ -25,7 +25,7 @@ use crate::{
     access::authentication::{Caller, still_valid},
     context::Api,
     errors::ApiError,
-    extract::{PathParameters, QueryParameters},
+    extract::{PathParameters, QueryParameters, parse_json},
     server::open_streams::OpenStreamPermit,
 };
 use kat_plan::Snapshot;
@@ -127,7 +127,7 @@ pub(crate) struct ExecParameters {
 
 impl ExecParameters {
     pub(crate) fn request(&self) -> Result<SessionRequest, ApiError> {
-        let request: ExecRequest = serde_json::from_str(&self.request)
+        let request: ExecRequest = parse_json(self.request.as_bytes())
             .map_err(|error| ApiError::invalid(format!("request: {error}")))?;
         let words = &request.command;
         if words.first().is_none_or(String::is_empty) {

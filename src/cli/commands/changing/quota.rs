@@ -26,10 +26,12 @@ pub(crate) struct NamespaceArgs {
 enum NamespacesCommand {
     /// Set quotas of a namespace, and which others may reach its workloads; other settings stay
     ///
-    /// Quotas are workloads, instances, cpu, memory, volumes, secrets, secretBytes, fileBytes and events. What exceeds
-    /// one already stays; only growth is refused. `isolation` is Private or Shared (reached by all namespaces), and
-    /// `allowNamespaces` has the names of other namespaces that may reach this one's workloads, with commas between them.
-    /// `ingressHosts` has the hosts that its routes may have, such as `*.shop.example.org`; all, or none.
+    /// Quotas are workloads, instances, cpu, memory, volumes, secrets, secretBytes, fileBytes, events, hosts and
+    /// certificateOrders. What exceeds one already stays; only growth is refused. `certificateOrders` is the number of
+    /// certificates that are ordered within 24 hours for hosts that have none, 20 by default; further ones wait.
+    /// `isolation` is Private or Shared (reached by all namespaces), and `allowNamespaces` has the names of other
+    /// namespaces that may reach this one's workloads, with commas between them. `ingressHosts` has the hosts that its routes may have, such as
+    /// `*.shop.example.org`; all, or none.
     Set(NamespaceSetArgs),
 }
 
@@ -214,12 +216,14 @@ pub(crate) fn reached_by(isolation: NamespaceIsolation, allowed: &[String]) -> S
     }
 }
 
-/// The use of each quota, and of resources without one: `instances 3 of 10`.
+/// The use of each quota, and of resources without one: `instances 3 of 10`. A quota that holds by
+/// default is shown where some of it is used.
 pub(crate) fn lines(quota: &Amounts, used: &Amounts) -> Vec<String> {
     let line = |counted: QuotaResource| {
         let used = used.get(counted).unwrap_or(0);
         let shown = format!("{} {}", counted.word(), counted.show(used));
-        match quota.get(counted) {
+        let by_default = counted.default_quota().filter(|_| used > 0);
+        match quota.get(counted).or(by_default) {
             Some(quota) => Some(format!("{shown} of {}", counted.show(quota))),
             None => (used > 0).then_some(shown),
         }
@@ -258,6 +262,16 @@ mod tests {
                 "volumes 1"
             ]
         );
+        let orders = |quota: Option<u64>, used: u64| {
+            let amounts = |certificate_orders| Amounts {
+                certificate_orders,
+                ..Amounts::default()
+            };
+            lines(&amounts(quota), &amounts(Some(used))).join(", ")
+        };
+        assert_eq!(orders(None, 0), "");
+        assert_eq!(orders(None, 3), "certificateOrders 3 of 20");
+        assert_eq!(orders(Some(50), 0), "certificateOrders 0 of 50");
         for wrong in [
             "",
             "instances",

@@ -88,7 +88,6 @@ pub(crate) fn man(arguments: &ManArgs) -> Result<(), CliError> {
     let folder = &arguments.folder;
     let write = || {
         std::fs::create_dir_all(folder)?;
-        clap_mangen::generate_to(args::command(), folder)?;
         manual::write_man_pages(folder)
     };
     write()

@@ -77,18 +77,21 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &TokenArgs) -> Resu
             create(session, &request, *output).await
         }
         TokenCommand::List { output } => list(session, *output).await,
-        TokenCommand::Revoke { id } => {
-            let reference = references::one(id, TOKENS, &NamespaceOption::unused())?;
-            let id = &reference.name;
-            match session.client.revoke_token(id).await {
-                Ok(()) => {}
-                Err(error) => {
-                    return Err(get::missing::<TokenView>(session, error, None, id).await);
-                }
-            }
-            session.console.line(&format!("token/{id} revoked"))
+        TokenCommand::Revoke { words } => {
+            let tokens = references::objects(words, TOKENS, &NamespaceOption::unused())?;
+            references::for_each(session.console, &tokens, async |token| {
+                revoke(session, &token.name).await
+            })
+            .await
         }
     }
+}
+
+async fn revoke(session: &CliSession<'_>, id: &str) -> Result<(), CliError> {
+    if let Err(error) = session.client.revoke_token(id).await {
+        return Err(get::missing::<TokenView>(session, error, None, id).await);
+    }
+    session.console.line(&format!("token/{id} revoked"))
 }
 
 async fn create(

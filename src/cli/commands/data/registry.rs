@@ -114,7 +114,7 @@ async fn list(
             .try_for_each(|row| console.line(&format!("registry/{}", output::plain(&row.host)))),
         _ if registries.is_empty() => {
             console.note(&format!(
-                "nothing is said about registries, and namespace {namespace} is logged in to none"
+                "no registry has a setting, and namespace {namespace} is logged in to none"
             ));
             Ok(())
         }

@@ -138,7 +138,11 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &GetArgs) -> Result
         [only] => list(session, only).await,
         several if arguments.watch => Err(CliError::usage("`--watch` follows one kind of objects")
             .hinted(format!("of {}", plurals(several)))),
-        several => together(session, several).await,
+        several => {
+            let first = arguments.words.first();
+            let of_all = first.is_some_and(|word| word == ALL);
+            together(session, several, of_all).await
+        }
     }
 }
 
@@ -215,9 +219,9 @@ fn named(arguments: &GetArgs) -> Result<Vec<(NamedKind, Vec<Reference>)>, CliErr
     if first == ALL || first.contains(',') {
         if let [_, name, ..] = words {
             return Err(CliError::usage(format!(
-                "`{}` is not expected here: `{}` lists several kinds",
-                output::plain(name),
-                output::plain(first)
+                "`{}` lists several kinds, and no name such as `{}` goes with it",
+                output::plain(first),
+                output::plain(name)
             ))
             .hinted("objects of several kinds are written KIND/NAME"));
         }
@@ -274,17 +278,35 @@ async fn list(session: &CliSession<'_>, request: &ListRequest) -> Result<(), Cli
     dispatch(session, request, None).await
 }
 
-async fn together(session: &CliSession<'_>, requests: &[ListRequest]) -> Result<(), CliError> {
+/// Lists several kinds. With `of_all` they were not named one by one: those that a server of an
+/// earlier version does not know are left out with a warning.
+async fn together(
+    session: &CliSession<'_>,
+    requests: &[ListRequest],
+    of_all: bool,
+) -> Result<(), CliError> {
     let mut lists = SeveralLists::default();
     let mut failures = Failures::default();
+    let mut known: Vec<NamedKind> = Vec::new();
+    let mut unknown: Vec<NamedKind> = Vec::new();
     for request in requests {
         // A selector selects among the kinds that have labels.
         if !request.selector.is_empty() && !has_labels(request.kind) {
             continue;
         }
-        if let Err(error) = dispatch(session, request, Some(&mut lists)).await {
-            failures.add(session.console, request.kind.plural(), error)?;
+        match dispatch(session, request, Some(&mut lists)).await {
+            Ok(()) => known.push(request.kind),
+            Err(CliError::Client(error)) if of_all && error.is_unknown_request() => {
+                unknown.push(request.kind);
+            }
+            Err(error) => failures.add(session.console, request.kind.plural(), error)?,
         }
+    }
+    if !unknown.is_empty() {
+        session.console.warning(&format!(
+            "{} are not listed: the server runs a version of KAT that does not know them; `katcall version` shows it",
+            references::plurals(&unknown)
+        ));
     }
     if let Some(request) = requests.first() {
         let console = session.console;
@@ -295,12 +317,12 @@ async fn together(session: &CliSession<'_>, requests: &[ListRequest]) -> Result<
             (Some(template), _) => output::picked(console, template, &list)?,
             (None, OutputFormat::Json) => output::document(console, DocumentFormat::Json, &list)?,
             (None, OutputFormat::Yaml) => output::document(console, DocumentFormat::Yaml, &list)?,
-            _ if !lists.printed && failures.is_empty() => {
+            _ if !lists.printed && failures.is_empty() && !known.is_empty() => {
                 let place = match request.all_namespaces {
                     true => String::new(),
                     false => format!(" in namespace {}", request.namespace),
                 };
-                console.note(&format!("no {}{place}", plurals(requests)));
+                console.note(&format!("no {}{place}", references::plurals(&known)));
             }
             _ => {}
         }

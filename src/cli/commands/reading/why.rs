@@ -131,6 +131,7 @@ async fn workload_report(
     drained.retain(|node| node.spec.draining);
     let mut told = story::of_workload(&item, &instances, &drained, events, now);
     told.tell_silent_machines(&nodes, &instances, now);
+    told.tell_free_resources(&item.status.conditions, &nodes);
     let refused = isolation::of_workload(session, namespace, name, now).await;
     let job = item.status.job.as_ref();
     if let Some(skipped) = job.and_then(|job| job.skipped.as_ref()) {

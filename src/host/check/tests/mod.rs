@@ -483,7 +483,7 @@ fn obstacles_of_others_are_told_too() {
         "{text}"
     );
     assert!(
-        text.ends_with("This machine is not ready, problems: 1, warnings: 0.\n"),
+        text.ends_with("This machine is not ready: 1 problem.\n"),
         "{text}"
     );
     assert!(!text.contains('\u{1b}'));

@@ -235,6 +235,7 @@ impl Double {
             secret: "dns-key".to_owned(),
             zone: self.zone.lock().name.to_owned(),
             name: CHALLENGE.to_owned(),
+            hook: None,
         }
     }
 
@@ -245,8 +246,54 @@ impl Double {
     }
 }
 
+/// Hooks that change the records of a server.
+#[derive(Default)]
+struct ZoneHooks {
+    zone: Option<Arc<Mutex<Zone>>>,
+    /// What every run ends with.
+    failure: Mutex<Option<HookFailure>>,
+    ran: Mutex<Vec<String>>,
+}
+
+#[async_trait::async_trait]
+impl DnsHooks for ZoneHooks {
+    async fn check(&self, hook: &str) -> Result<(), HookFailure> {
+        match hook {
+            "cloud" => Ok(()),
+            _ => Err(HookFailure::NotUsable(format!("{hook} does not exist"))),
+        }
+    }
+
+    async fn run(
+        &self,
+        hook: &str,
+        change: HookChange,
+        name: &str,
+        value: &str,
+    ) -> Result<(), HookFailure> {
+        self.check(hook).await?;
+        self.ran.lock().push(format!("{} {name}", change.word()));
+        if let Some(failure) = self.failure.lock().clone() {
+            return Err(failure);
+        }
+        let zone = self.zone.as_ref().unwrap();
+        let mut zone = zone.lock();
+        let texts = zone.texts.entry(name.to_owned()).or_default();
+        match change {
+            HookChange::Present => texts.insert(value.to_owned()),
+            HookChange::Cleanup => texts.remove(value),
+        };
+        Ok(())
+    }
+}
+
 fn client(resolvers: Vec<SocketAddr>) -> DnsClient {
+    client_with(resolvers, Arc::default())
+}
+
+fn client_with(resolvers: Vec<SocketAddr>, hooks: Arc<ZoneHooks>) -> DnsClient {
     DnsClient {
+        hooked: Arc::new(HookedRecords::new(hooks)),
         patience: Patience {
             udp: Duration::from_millis(150),
             tcp: Duration::from_secs(1),
@@ -317,6 +364,7 @@ async fn cname_records_lead_to_the_zone_that_the_key_may_change() {
         secret: "key-of-acme.example.net".to_owned(),
         zone: "acme.example.net".to_owned(),
         name: target.to_owned(),
+        hook: None,
     };
     assert_eq!(place, expected);
 
@@ -358,6 +406,94 @@ async fn cname_records_lead_to_the_zone_that_the_key_may_change() {
         "{}",
         failure.message
     );
+}
+
+#[tokio::test]
+async fn a_hook_is_run_once_for_a_record_and_the_zones_name_servers_are_asked_for_it() {
+    let server = Double::new("example.org", Mood::Good).await;
+    let hooks = Arc::new(ZoneHooks {
+        zone: Some(Arc::clone(&server.zone)),
+        ..ZoneHooks::default()
+    });
+    let client = client_with(vec![server.at], Arc::clone(&hooks));
+    let missing = client.locate_for_hook(CHALLENGE, "org", "other").await;
+    assert_eq!(missing.unwrap_err().message, "other does not exist");
+    // The zone is that of the name servers.
+    let place = client.locate_for_hook(CHALLENGE, "org", "cloud").await;
+    let place = place.unwrap();
+    assert_eq!(
+        (place.zone.as_str(), place.name.as_str()),
+        ("example.org", CHALLENGE)
+    );
+    assert_eq!(place.hook.as_deref(), Some("cloud"));
+    for _ in 0..2 {
+        let check = client.record_by_hook(&place, &value("a"), &[]).await;
+        let check = check.unwrap();
+        assert_eq!(check.missing, Vec::<String>::new());
+        // The zone of the test names no server.
+        assert!(check.unconfirmed);
+        assert_eq!(
+            check.silent,
+            ["the leader's name servers, which know no name server of example.org"]
+        );
+    }
+    assert_eq!(server.texts(CHALLENGE), [value("a")]);
+    for letter in ["a", "b"] {
+        let removed = client.hooked.remove(&place, &value(letter)).await;
+        removed.unwrap();
+    }
+    assert_eq!(server.texts(CHALLENGE), Vec::<String>::new());
+    // The first one shows that the hook can change the record.
+    let (present, cleanup) = (
+        format!("present {CHALLENGE}"),
+        format!("cleanup {CHALLENGE}"),
+    );
+    let expected = [&cleanup, &present, &cleanup, &cleanup].map(String::clone);
+    assert_eq!(*hooks.ran.lock(), expected);
+    // A run that failed is no record, and costs no order.
+    *hooks.failure.lock() = Some(HookFailure::Failed("it hangs".to_owned()));
+    for _ in 0..2 {
+        let check = client.record_by_hook(&place, &value("c"), &[]).await;
+        assert_eq!(check.unwrap().failed.as_deref(), Some("it hangs"));
+    }
+    assert_eq!(hooks.ran.lock().len(), 6);
+    let failure = client.locate_for_hook(CHALLENGE, "org", "cloud").await;
+    assert_eq!(failure.unwrap_err().message, "it hangs");
+    *hooks.failure.lock() = Some(HookFailure::NotUsable("no program".to_owned()));
+    let failure = client.record_by_hook(&place, &value("c"), &[]).await;
+    assert_eq!(failure.unwrap_err().kind, AcmeFailureKind::Name);
+}
+
+#[tokio::test]
+async fn a_hook_has_no_name_that_stands_for_another_but_may_have_one_that_a_wildcard_covers() {
+    let server = Double::new("example.org", Mood::Good).await;
+    let hooks = Arc::new(ZoneHooks {
+        zone: Some(Arc::clone(&server.zone)),
+        ..ZoneHooks::default()
+    });
+    let client = client_with(vec![server.at], hooks);
+    let target = "a.example.net".to_owned();
+    let alias = (CHALLENGE.to_owned(), target.clone());
+    server.zone.lock().aliases = [alias.clone()].into();
+    let failure = client
+        .locate_for_hook(CHALLENGE, "example.org", "cloud")
+        .await;
+    let failure = failure.unwrap_err();
+    assert_eq!(failure.kind, AcmeFailureKind::Name);
+    let why = "has a CNAME record to a.example.net";
+    assert!(failure.message.contains(why), "{}", failure.message);
+    // What `*.example.org CNAME a.example.net` answers.
+    let every = "kat-tries-whether-this-is-a-wildcard.example.org".to_owned();
+    server.zone.lock().aliases = [alias, (every, target)].into();
+    let place = client
+        .locate_for_hook(CHALLENGE, "example.org", "cloud")
+        .await;
+    assert_eq!(place.unwrap().zone, "example.org");
+    server.zone.lock().mood = Mood::Everything(ResponseCode::ServFail);
+    let place = client
+        .locate_for_hook(CHALLENGE, "example.org", "cloud")
+        .await;
+    assert_eq!(place.unwrap().zone, "example.org");
 }
 
 /// Whoever has the DNS of a part of the zone decides where its names lead.

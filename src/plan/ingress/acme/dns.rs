@@ -28,6 +28,8 @@ use kat_types::{
 /// First and longest pause after a record could not be removed.
 const REMOVE_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 const LONGEST_REMOVE_AGAIN: SignedDuration = SignedDuration::from_hours(1);
+/// How long a record is given before the proof where no name server has answered with it.
+const UNCONFIRMED: SignedDuration = SignedDuration::from_secs(60);
 /// A record that could not be removed for this long stays: the server or the key is gone.
 const GIVE_UP: SignedDuration = SignedDuration::from_hours(3 * 24);
 
@@ -140,17 +142,18 @@ pub struct RecordCheck {
     pub missing: Vec<String>,
     /// They do not answer, or were not asked.
     pub silent: Vec<String>,
+    /// Why the hook has not added the record.
+    pub failed: Option<String>,
+    /// No name server has answered with it. A hook's provider may need some time for it.
+    pub unconfirmed: bool,
 }
 
 /// The zone of `acme.dns` that has a name: the one with the longest name.
-pub(super) fn zone_of<'a>(
-    settings: &'a AcmeSettings,
-    host: &str,
-) -> Option<(&'a AcmeZone, &'a DnsUpdate)> {
+pub(super) fn zone_of<'a>(settings: &'a AcmeSettings, host: &str) -> Option<&'a AcmeZone> {
     let zones = settings.dns.iter();
     let meant = zones.filter(|zone| is_within(host, [&zone.zone]));
-    let updated = meant.filter_map(|zone| Some((zone, zone.rfc2136.as_ref()?)));
-    updated.max_by_key(|(zone, _)| zone.zone.len())
+    let usable = meant.filter(|zone| zone.rfc2136.is_some() || zone.hook.is_some());
+    usable.max_by_key(|zone| zone.zone.len())
 }
 
 /// The name at which a host is proved; the same for `example.org` and `*.example.org`.
@@ -187,6 +190,14 @@ impl OrderView<'_> {
         DnsKey::parse(text).map_err(|why| format!("{TSIG_KEY} of secret {place} {why}"))
     }
 
+    /// The key of updates of a place; `None` where a hook makes them.
+    fn update_key(&self, place: &DnsPlace) -> Result<Option<DnsKey>, String> {
+        match place.hook {
+            Some(_) => Ok(None),
+            None => self.dns_key(&place.secret).map(Some),
+        }
+    }
+
     fn access(&self, zone: &AcmeZone, update: &DnsUpdate) -> Result<DnsAccess, String> {
         Ok(DnsAccess {
             zone: zone.zone.clone(),
@@ -203,7 +214,18 @@ impl OrderView<'_> {
 
     /// Asks where the challenge of a host is answered.
     pub(super) fn locate(&self, host: &str) -> Result<Need, IssuingError> {
-        let own = match zone_of(self.settings, host) {
+        let zone = zone_of(self.settings, host);
+        if let Some(zone) = zone
+            && let Some(hook) = &zone.hook
+        {
+            let request = AcmeRequest::LocateForHook {
+                name: challenge_name(host),
+                zone: zone.zone.clone(),
+                hook: hook.clone(),
+            };
+            return Ok(self.ask(host, request));
+        }
+        let own = match zone.and_then(|zone| Some((zone, zone.rfc2136.as_ref()?))) {
             Some((zone, update)) => self.access(zone, update),
             None => Err(format!("no zone of acme.dns has {host} any more")),
         };
@@ -229,13 +251,13 @@ impl OrderView<'_> {
             return self.failed(host, &AcmeFailure::gone(message)).map(written);
         };
         let place = stored.value.place.clone();
-        let key = match self.dns_key(&place.secret) {
+        let key = match self.update_key(&place) {
             Ok(key) => key,
             Err(why) => return self.failed(host, &refused(why)).map(written),
         };
         let request = AcmeRequest::Record {
             url: url.to_owned(),
-            place,
+            place: Box::new(place),
             value: value.to_owned(),
             key,
             own: self.own_networks(),
@@ -287,6 +309,12 @@ impl OrderView<'_> {
         Ok(step)
     }
 
+    /// Whether the record of an order is waited for.
+    pub(super) fn waits_for_record(&self, record: &AcmeOrderRecord, check: &RecordCheck) -> bool {
+        let is_new = self.now.duration_since(record.since) < UNCONFIRMED;
+        !check.missing.is_empty() || check.failed.is_some() || (check.unconfirmed && is_new)
+    }
+
     /// What the name servers answered. `None` if nothing has to be written: they are asked again.
     pub(super) fn recorded(
         &self,
@@ -297,7 +325,7 @@ impl OrderView<'_> {
         let AcmeOrderState::Recording { url, value } = &record.state else {
             return Ok(None);
         };
-        let mut notes = Vec::new();
+        let mut notes: Vec<String> = check.failed.iter().cloned().collect();
         if !check.missing.is_empty() {
             notes.push(format!(
                 "the record is not yet at {}",
@@ -311,7 +339,7 @@ impl OrderView<'_> {
         let mut unchecked = notes.join("; ");
         unchecked.retain(|one| !one.is_control());
         let unchecked: String = unchecked.chars().take(LONGEST_MESSAGE).collect();
-        if check.missing.is_empty() {
+        if !self.waits_for_record(record, check) {
             let record = AcmeOrderRecord {
                 state: AcmeOrderState::ProvingByDns {
                     url: url.clone(),
@@ -369,7 +397,7 @@ impl OrderView<'_> {
                 continue;
             }
             let host = &record.host;
-            return match self.dns_key(&record.place.secret) {
+            return match self.update_key(&record.place) {
                 Ok(key) => Ok(self.ask(
                     host,
                     AcmeRequest::Remove {
@@ -498,7 +526,10 @@ mod tests {
             dns: vec![zone("example.org", "ns1"), zone("sub.example.org", "ns2")],
             ..AcmeSettings::default()
         };
-        let server = |host: &str| zone_of(&settings, host).map(|(_, update)| update.server.clone());
+        let server = |host: &str| {
+            let update = zone_of(&settings, host)?.rfc2136.as_ref();
+            update.map(|update| update.server.clone())
+        };
         assert_eq!(server("*.example.org").as_deref(), Some("ns1"));
         assert_eq!(server("a.sub.example.org").as_deref(), Some("ns2"));
         assert_eq!(server("*.sub.example.org").as_deref(), Some("ns2"));

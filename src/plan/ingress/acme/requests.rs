@@ -119,17 +119,27 @@ pub enum AcmeRequest {
         /// The servers of the other zones, to which CNAME records may lead.
         others: Vec<DnsAccess>,
     },
+    /// Find out whether the leader's machine has the hook, and the zone of `name` for the questions to its
+    /// name servers. [`AcmeReply::Located`].
+    LocateForHook {
+        /// Name of the challenge.
+        name: String,
+        /// The zone of the settings.
+        zone: String,
+        /// Name of the hook.
+        hook: String,
+    },
     /// Add a record, unless it is there, and ask the zone's name servers for it.
     /// [`AcmeReply::Recorded`].
     Record {
         /// URL of the order.
         url: String,
         /// Where the record is.
-        place: DnsPlace,
+        place: Box<DnsPlace>,
         /// Its text.
         value: String,
-        /// The key of updates.
-        key: DnsKey,
+        /// The key of updates; `None` where a hook makes them.
+        key: Option<DnsKey>,
         /// The cluster's own networks, where nothing is asked.
         own: Vec<Ipv4Net>,
     },
@@ -139,8 +149,8 @@ pub enum AcmeRequest {
         place: DnsPlace,
         /// Its text.
         value: String,
-        /// The key of updates.
-        key: DnsKey,
+        /// The key of updates; `None` where a hook makes them.
+        key: Option<DnsKey>,
     },
     /// Make an order. [`AcmeReply::Ordered`].
     Order {
@@ -187,7 +197,7 @@ impl AcmeRequest {
         match self {
             Self::Register { .. } => "register",
             Self::Check { .. } => "check",
-            Self::Locate { .. } => "locate",
+            Self::Locate { .. } | Self::LocateForHook { .. } => "locate",
             Self::Record { .. } => "record",
             Self::Remove { .. } => "remove",
             Self::Order { .. } => "order",

@@ -1,6 +1,10 @@
 //! What a host without its certificate waits for, in words.
 
-use super::{directory, dns::challenge_name};
+use super::{
+    allowance::{UsedUp, used_up},
+    directory,
+    dns::challenge_name,
+};
 use crate::Snapshot;
 use kat_types::{
     reason::Reason,
@@ -8,22 +12,31 @@ use kat_types::{
 };
 
 /// The reason for what [`order_in_words`] says.
-pub(in crate::ingress) fn order_reason(snapshot: &Snapshot, host: &str) -> Reason {
+pub(in crate::ingress) fn order_reason(snapshot: &Snapshot, namespace: &str, host: &str) -> Reason {
     let order = snapshot.acme_orders.get(host);
     match order.map(|order| &order.value.state) {
         Some(AcmeOrderState::Failed { .. }) => Reason::CertificateFailed,
-        _ => Reason::CertificatePending,
+        Some(_) => Reason::CertificatePending,
+        None if snapshot.unread_acme.contains(host) => Reason::CertificatePending,
+        None => match used_up(snapshot, namespace, host) {
+            Some(_) => Reason::CertificateLimitReached,
+            None => Reason::CertificatePending,
+        },
     }
 }
 
-/// What the certificate of a host waits for: a sentence without its full stop.
-pub fn order_in_words(snapshot: &Snapshot, host: &str) -> String {
+/// What the certificate of a host of a namespace waits for: a sentence without its full stop.
+pub fn order_in_words(snapshot: &Snapshot, namespace: &str, host: &str) -> String {
     let server = server_name(directory(&snapshot.wanted_cluster().spec.acme));
     if snapshot.unread_acme.contains(host) {
         return format!("the order of the certificate for {host} is one of a newer version of KAT");
     }
+    let used_up = used_up(snapshot, namespace, host);
     let Some(order) = snapshot.acme_orders.get(host) else {
-        return format!("the certificate for {host} is going to be ordered from {server}");
+        return match used_up {
+            Some(used_up) => used_up.in_words(&format!("the certificate for {host}")),
+            None => format!("the certificate for {host} is going to be ordered from {server}"),
+        };
     };
     let order = &order.value;
     let doubts = match order.unchecked.as_str() {
@@ -31,10 +44,17 @@ pub fn order_in_words(snapshot: &Snapshot, host: &str) -> String {
         unchecked => format!(" ({unchecked})"),
     };
     match &order.state {
-        AcmeOrderState::Failed { next } => format!(
-            "the certificate for {host} could not be ordered: {}; the next attempt is at {next:.0}",
-            order.message
-        ),
+        AcmeOrderState::Failed { next } => {
+            let is_later = |used_up: &UsedUp<'_>| used_up.until.is_none_or(|until| until > *next);
+            let attempt = match used_up.filter(is_later) {
+                Some(used_up) => used_up.in_words("the next attempt"),
+                None => format!("the next attempt is at {next:.0}"),
+            };
+            format!(
+                "the certificate for {host} could not be ordered: {}; {attempt}",
+                order.message
+            )
+        }
         AcmeOrderState::Checking { .. } => {
             format!(
                 "before its certificate is ordered from {server}, KAT checks that {host} leads here"

@@ -129,6 +129,8 @@ struct Scene {
     stalled: bool,
     /// Slots whose next instance is assigned and not started.
     successors: BTreeMap<u32, (InstanceRecord, String, Arc<Assignment>)>,
+    /// Slots whose machines have no room for the wanted version.
+    without_place: BTreeSet<u32>,
 }
 
 impl Scene {
@@ -148,6 +150,7 @@ impl Scene {
             paused: false,
             stalled: false,
             successors: BTreeMap::new(),
+            without_place: BTreeSet::new(),
         }
     }
 
@@ -236,6 +239,7 @@ impl Scene {
                 .find_map(|here| here.other),
             starts_earlier: false,
             data_moves: false,
+            without_place: self.without_place.clone(),
             failures: 0,
         }
     }
@@ -537,6 +541,37 @@ fn simultaneously_none_is_stopped_before_every_successor_is_prepared() {
     let both = one.with_successor(1, true);
     let steps = ["0: update web-0 in place", "1: update web-1 in place"];
     assert_eq!(both.words(), steps);
+}
+
+#[test]
+fn a_slot_without_a_place_says_why_and_takes_nothing_of_the_budget() {
+    let old = |slot| made(slot, 0, Program::Healthy, Machine::Ready);
+    let scene = |replicas, instances: &[Made]| Scene {
+        without_place: BTreeSet::from([0]),
+        ..Scene::new(replicas, instances)
+    };
+    let update = |slot: u32| format!("{slot}: update web-{slot}");
+    let outdated = scene(3, &[old(0), old(1), old(2)]);
+    assert_eq!(outdated.words(), [update(0), update(1)]);
+    let prepare = |slot: u32| format!("{slot}: prepare the successor of web-{slot}");
+    assert_eq!(outdated.in_place().words(), [prepare(0), prepare(1)]);
+    // It says so also while another slot uses up the budget.
+    let busy = scene(
+        3,
+        &[
+            old(0),
+            made(1, 1, Program::Starting, Machine::Ready),
+            old(2),
+        ],
+    );
+    assert_eq!(busy.words(), [update(0)]);
+    // An empty one is not down, since nothing could be up there.
+    let empty = scene(2, &[old(1)]).in_place();
+    let create = "0: create: wanted version";
+    let steps = [create, "1: prepare the successor of web-0"];
+    assert_eq!(empty.words(), steps);
+    let with_place = Scene::new(2, &[old(1)]).in_place();
+    assert_eq!(with_place.words(), [create]);
 }
 
 /// Two instances leave their machines, and what is to take their places never works.

@@ -1,6 +1,7 @@
 //! Certificates by ACME: the orders' state machine with a server of the test, which refuses, delays and
 //! forgets, and leaders that are lost between any two steps.
 
+mod allowance;
 mod dns;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -133,12 +134,23 @@ impl Server {
                 secret: own.secret.clone(),
                 zone: own.zone.clone(),
                 name: name.clone(),
+                hook: None,
             }),
-            AcmeRequest::Record { value, .. } => {
+            AcmeRequest::LocateForHook { name, zone, hook } => AcmeReply::Located(DnsPlace {
+                zone: zone.clone(),
+                name: name.clone(),
+                hook: Some(hook.clone()),
+                ..DnsPlace::default()
+            }),
+            AcmeRequest::Record {
+                value, place, key, ..
+            } => {
+                assert_ne!(key.is_some(), place.hook.is_some());
                 self.recorded.insert(value.clone());
                 AcmeReply::Recorded(RecordCheck::default())
             }
-            AcmeRequest::Remove { value, .. } => {
+            AcmeRequest::Remove { value, place, key } => {
+                assert_ne!(key.is_some(), place.hook.is_some());
                 self.recorded.remove(value);
                 AcmeReply::Removed
             }

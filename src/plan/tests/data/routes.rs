@@ -573,6 +573,32 @@ fn a_route_to_something_outside_is_served_like_those_of_workloads_and_owns_its_h
 }
 
 #[test]
+fn each_host_of_a_namespace_counts_once_whichever_workloads_have_it() {
+    let mut world = machines(1);
+    let used = |world: &mut World, namespace: &str| {
+        let used = used_by_namespace(&world.snapshot(), namespace);
+        used.hosts
+    };
+    let web = json!([
+        {"host": "a.lan", "servicePort": 80, "redirectFrom": ["www.a.lan"]},
+        {"host": "a.lan", "path": "/x", "servicePort": 80},
+    ]);
+    route(&mut world, NAMESPACE, "web", web);
+    let cart = json!([
+        {"host": "a.lan", "path": "/cart", "servicePort": 80},
+        {"host": "*.b.lan", "servicePort": 80},
+    ]);
+    route(&mut world, NAMESPACE, "cart", cart);
+    outside(&mut world, "nas.lan", "http://192.0.2.5:5000", false);
+    assert_eq!(used(&mut world, NAMESPACE), Some(3));
+    assert_eq!(used(&mut world, "kat-core"), Some(1));
+    assert_eq!(used(&mut world, "empty"), Some(0));
+    world.delete_workload("cart");
+    world.roll_out();
+    assert_eq!(used(&mut world, NAMESPACE), Some(2));
+}
+
+#[test]
 fn a_route_leads_neither_to_the_machine_itself_nor_into_kats_networks() {
     let mut world = machines(1);
     let snapshot = world.snapshot();

@@ -72,8 +72,17 @@ fn a_machine_that_does_not_read_a_workload_becomes_no_member() {
         stored.value.access.allow_namespaces = vec!["shop".to_owned()];
     }
     assert_eq!(highest_needed_reader(&open), 3);
-    let newer = with_readers(open, &[("n1", 3), ("n3", 3), ("n4", 3)]);
+    let newer = with_readers(open.clone(), &[("n1", 3), ("n3", 3), ("n4", 3)]);
     assert_eq!(wanted(&newer, &only, now), ["n1", "n3", "n4"]);
+    // A quota of hosts needs more than other settings.
+    for stored in open.namespaces.values_mut() {
+        stored.value.quota.workloads = Some(3);
+    }
+    assert_eq!(highest_needed_reader(&open), 3);
+    for stored in open.namespaces.values_mut() {
+        stored.value.quota.hosts = Some(3);
+    }
+    assert_eq!(highest_needed_reader(&open), 6);
     // It is upgraded.
     let upgraded = with_readers(snapshot, &[("n2", 2)]);
     assert_eq!(wanted(&upgraded, &only, now), ["n1", "n2", "n3"]);

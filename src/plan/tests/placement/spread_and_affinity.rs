@@ -166,6 +166,42 @@ fn a_required_spread_waits_rather_than_becomes_uneven_and_goes_on_when_it_can() 
 }
 
 #[test]
+fn a_zone_gets_no_more_instances_than_the_most_also_in_updates_and_the_rest_wait() {
+    let mut world = zones();
+    world.labelled("n5", &[]);
+    let most = |version: u32| {
+        move |file: &mut serde_json::Value| {
+            file["spec"]["replicas"] = json!(5);
+            file["spec"]["spread"] = json!({"topologyKey": "zone", "maxPerDomain": 1});
+            file["spec"]["source"]["image"] = json!(format!("registry.example/web:{version}"));
+        }
+    };
+    world.apply_workload("web", most(1));
+    world.settle_and_run();
+    let count = world.by_zone("web").len();
+    assert!(world.by_zone("web").values().all(|found| *found == 1));
+    assert!(!world.machines_of("web").contains(&"n5".to_owned()));
+    assert_eq!(world.machines_of("web").len(), count);
+    let message = world.status("web").conditions[0].message.clone();
+    assert!(
+        message.contains("4 where spread.maxPerDomain is reached"),
+        "{message}"
+    );
+    assert!(
+        message.contains("1 without the label of spread"),
+        "{message}"
+    );
+    // An instance that is being replaced does not keep its successor from its zone.
+    world.apply_workload("web", |file| {
+        most(2)(file);
+        file["spec"]["replicas"] = json!(3);
+    });
+    world.roll_out();
+    assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+    assert!(world.by_zone("web").values().all(|found| *found == 1));
+}
+
+#[test]
 fn anti_affinity_separates_both_workloads_whichever_names_the_other() {
     let mut world = World::with_machines(3);
     world.apply_workload("web", |file| file["spec"]["replicas"] = json!(2));

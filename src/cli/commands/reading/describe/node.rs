@@ -110,6 +110,7 @@ fn fields(sheet: &mut Sheet, item: &NodeItem) {
     sheet.field("subnet", &status.subnet);
     sheet.field("capacity", &resources(&status.capacity));
     sheet.field("allocatable", &resources(&status.allocatable));
+    sheet.field("requested", &resources(&status.requested));
     sheet.field("architecture", &status.architecture);
     sheet.field("version", &status.version);
     if !part {
@@ -170,7 +171,7 @@ fn resources(list: &ResourceList) -> String {
         parts.push(format!("{processors} processors"));
     }
     if let Some(memory) = list.memory {
-        parts.push(format!("{memory} memory"));
+        parts.push(format!("{} memory", memory.rounded()));
     }
     parts.join(", ")
 }

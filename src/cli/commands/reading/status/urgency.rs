@@ -145,6 +145,7 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::Unreadable
         | Reason::NoneFree
         | Reason::CertificateFailed
+        | Reason::CertificateLimitReached
         | Reason::TlsNotReady
         | Reason::IngressFailed
         | Reason::NoIngressMachine

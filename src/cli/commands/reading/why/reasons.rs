@@ -126,6 +126,8 @@ pub(crate) const fn explanation(reason: Reason) -> Explanation {
             "katcall describe route HOST shows what it waits for"),
         Reason::CertificateFailed => explained("the host's certificate could not be ordered, and the leader tries again by itself: until it is there, requests are answered with a page that says so",
             "mend what the message says, such as the host's A and AAAA records: katcall describe route HOST; a secret named by its tls brings a certificate of your own"),
+        Reason::CertificateLimitReached => explained("the namespace has used its orders of new certificates, and the leader orders the host's by itself when it may again: until it is there, requests are answered with a page that says so",
+            "katcall describe route HOST shows when; an administrator raises the quota: katcall namespace set {namespace} certificateOrders=NUMBER; a secret named by its tls brings a certificate of your own"),
         Reason::TlsNotReady => explained("the host has no certificate that can be served: until it has one, its requests are answered with a page that says so",
             "katcall describe route HOST shows what it waits for; a secret named by its tls brings a certificate of your own"),
         Reason::HostTaken => explained("another workload had the host, or a wildcard that covers it, before this one: a host belongs to one namespace",

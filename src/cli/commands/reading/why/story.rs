@@ -22,6 +22,7 @@ use kat_types::{
     },
     assignment::is_machine_slot,
     reason::{EventReason, Reason},
+    resource::{Bytes, MilliCpu, ResourceList},
 };
 
 /// Age from which a machine's report is late. Each machine reports every `agentTickSeconds`, 15 by
@@ -33,6 +34,8 @@ const UNANSWERED_SECONDS: u32 = 5;
 const NO_PROBLEM: &str = "no problem is known";
 /// Most instances that are described one by one.
 const INSTANCES: usize = 12;
+/// Most machines whose free resources are named.
+const FREEST: usize = 4;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -134,6 +137,20 @@ impl WhyReport {
         }
     }
 
+    /// Notes what machines have left of the resources of which none has as much as an instance asks for.
+    /// The leader's message leaves that out: it would be stored anew with each placement.
+    pub(crate) fn tell_free_resources(&mut self, conditions: &[Condition], nodes: &[NodeItem]) {
+        for resource in &SCARCE_RESOURCES {
+            let asks = format!("{}: asks ", resource.word);
+            let is_scarce = conditions.iter().any(|condition| {
+                condition.reason == Reason::Unschedulable && condition.message.contains(&asks)
+            });
+            if is_scarce {
+                self.notes.extend(resource.free_in_words(nodes));
+            }
+        }
+    }
+
     fn try_next_of(&mut self, reason: &str, names: &ReasonPlaceholders<'_>) {
         if let Some(known) = reasons::find(reason) {
             self.try_next(names.fill(known.next));
@@ -173,6 +190,65 @@ impl WhyReport {
             self.lately.push(told);
         }
         self
+    }
+}
+
+/// A resource that instances request, as the leader's messages name it.
+struct ScarceResource {
+    word: &'static str,
+    amount: fn(&ResourceList) -> Option<u64>,
+    shown: fn(u64) -> String,
+}
+
+const SCARCE_RESOURCES: [ScarceResource; 2] = [
+    ScarceResource {
+        word: "processor",
+        amount: |list| list.cpu.map(|cpu| cpu.0),
+        shown: |amount| MilliCpu(amount).to_string(),
+    },
+    ScarceResource {
+        word: "memory",
+        amount: |list| list.memory.map(|memory| memory.0),
+        shown: |amount| Bytes(amount).rounded(),
+    },
+];
+
+impl ScarceResource {
+    /// Such as `memory that is not requested yet: n2 3.1Gi of 24.0Gi, n1 1.0Gi of 8.0Gi`; `None` where
+    /// the server does not say it.
+    fn free_in_words(&self, nodes: &[NodeItem]) -> Option<String> {
+        let ready = nodes
+            .iter()
+            .filter(|node| node.status.phase == NodePhase::Ready);
+        let mut free: Vec<(u64, u64, &str)> = ready
+            .filter_map(|node| {
+                let all = (self.amount)(&node.status.allocatable)?;
+                let requested = (self.amount)(&node.status.requested)?;
+                let name = node.metadata.name.as_str();
+                Some((all.saturating_sub(requested), all, name))
+            })
+            .collect();
+        free.sort_by(|left, right| right.0.cmp(&left.0).then(left.2.cmp(right.2)));
+        let mut parts: Vec<String> = free
+            .iter()
+            .take(FREEST)
+            .map(|(free, all, name)| {
+                format!("{name} {} of {}", (self.shown)(*free), (self.shown)(*all))
+            })
+            .collect();
+        let more = free.len().saturating_sub(FREEST);
+        match more {
+            0 => {}
+            1 => parts.push("and no more on 1 other".to_owned()),
+            more => parts.push(format!("and no more on {more} others")),
+        }
+        (!parts.is_empty()).then(|| {
+            format!(
+                "{} that is not requested yet: {}",
+                self.word,
+                parts.join(", ")
+            )
+        })
     }
 }
 

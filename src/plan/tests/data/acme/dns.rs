@@ -102,6 +102,64 @@ fn a_wildcard_and_its_domain_are_proved_by_records_that_stand_side_by_side() {
 }
 
 #[test]
+fn a_zone_with_a_hook_needs_no_key_and_leaves_no_record() {
+    let mut world = world_with(&[WILDCARD, "shop.example.net"]);
+    serving(&mut world, i64::MAX);
+    configure(&mut world, |acme| {
+        zones(acme);
+        acme.dns[0].rfc2136 = None;
+        acme.dns[0].hook = Some("cloud".to_owned());
+    });
+    let (mut server, mut orders) = (Server::new(), AcmeOrders::default());
+    run(&mut world, &mut server, &mut orders);
+    assert!(is_ordered(&mut world, WILDCARD));
+    assert!(is_ordered(&mut world, "shop.example.net"));
+    assert_eq!((server.count("locate"), server.count("check")), (1, 1));
+    assert_eq!((server.count("record"), server.count("remove")), (1, 1));
+    let snapshot = world.snapshot();
+    assert!(snapshot.acme_dns.is_empty(), "{:?}", snapshot.acme_dns);
+}
+
+#[test]
+fn a_hook_that_fails_keeps_its_order_and_an_unconfirmed_record_is_given_a_minute() {
+    let mut world = world_with(&[WILDCARD]);
+    let (mut server, mut orders) = (Server::new(), AcmeOrders::default());
+    let failed = RecordCheck {
+        failed: Some("the DNS hook cloud ended with exit code 1".to_owned()),
+        ..RecordCheck::default()
+    };
+    let unconfirmed = RecordCheck {
+        unconfirmed: true,
+        silent: vec!["the leader's name servers".to_owned()],
+        ..RecordCheck::default()
+    };
+    // Now, and after a second.
+    let mut next = vec![
+        ("record", AcmeReply::Recorded(failed.clone())),
+        ("record", AcmeReply::Recorded(failed)),
+    ];
+    for _ in 0..8 {
+        next.push(("record", AcmeReply::Recorded(unconfirmed.clone())));
+    }
+    server.next.extend(next);
+    let limit = after(&world, 1);
+    run_until(&mut world, &mut server, &mut orders, limit, Lost::Never);
+    let message = said(&mut world);
+    assert!(message.contains("exit code 1"), "{message}");
+    // The hook has added it.
+    server.recorded.insert(value(0));
+    let began = world.now;
+    while !is_ordered(&mut world, WILDCARD) {
+        world.pass(Duration::from_secs(1));
+        let limit = after(&world, 1);
+        run_until(&mut world, &mut server, &mut orders, limit, Lost::Never);
+        assert!(world.now.duration_since(began) < SignedDuration::from_mins(10));
+    }
+    assert!(world.now.duration_since(began) >= SignedDuration::from_secs(55));
+    assert_eq!(server.count("order"), 1, "{:?}", server.asked);
+}
+
+#[test]
 fn hosts_of_no_zone_are_proved_by_http_and_a_wildcard_of_none_says_so() {
     let mut world = world_with(&["shop.example.net", "*.example.net", "a.b.example.org"]);
     serving(&mut world, i64::MAX);
@@ -130,7 +188,7 @@ fn name_servers_without_the_record_are_waited_for_and_named() {
     let late = || {
         AcmeReply::Recorded(RecordCheck {
             missing: vec!["ns2.example.org (192.0.2.4)".to_owned()],
-            silent: Vec::new(),
+            ..RecordCheck::default()
         })
     };
     server.next.extend([("record", late()), ("record", late())]);
@@ -338,7 +396,7 @@ fn a_zone_that_takes_all_its_orders_leaves_those_of_other_hosts() {
     let late = || {
         AcmeReply::Recorded(RecordCheck {
             missing: vec!["ns2.example.org (192.0.2.4)".to_owned()],
-            silent: Vec::new(),
+            ..RecordCheck::default()
         })
     };
     server.next.extend((0..400).map(|_| ("record", late())));

@@ -555,3 +555,47 @@ fn a_machine_that_went_silent_is_named_before_the_leader_judges_it() {
     let lost = node("n2", "NotReady", "2026-01-01T00:50:00Z");
     assert_eq!(told(&[lost]), quiet);
 }
+
+#[test]
+fn what_machines_have_left_is_noted_where_none_has_enough() {
+    let node = |name: &str, phase: &str, requested: serde_json::Value| -> NodeItem {
+        serde_json::from_value(json!({
+            "kind": "Node", "metadata": {"name": name}, "spec": {},
+            "status": {"phase": phase, "allocatable": {"cpu": "4", "memory": "8Gi"},
+                "requested": requested}
+        }))
+        .unwrap()
+    };
+    let used = |memory: &str| json!({"cpu": "1500m", "memory": memory});
+    let noted = |message: &str, nodes: &[NodeItem]| {
+        let item = workload(
+            "Pending",
+            [1, 0],
+            available(false, "Unschedulable", message),
+        );
+        let mut story = of_workload(&item, &[], &[], Vec::new(), now());
+        story.tell_free_resources(&item.status.conditions, nodes);
+        story.notes
+    };
+    let memory = "0 of 2 machines fit: 2 without enough memory left; memory: asks 20Gi";
+    let nodes = [
+        node("n1", "Ready", used("7Gi")),
+        node("n2", "Ready", used("2Gi")),
+        node("n3", "NotReady", used("0")),
+        // A server of an earlier version does not say it.
+        node("n4", "Ready", json!({})),
+    ];
+    assert_eq!(
+        noted(memory, &nodes),
+        ["memory that is not requested yet: n2 6.0Gi of 8.0Gi, n1 1.0Gi of 8.0Gi"]
+    );
+    let both = format!("{memory}; processor: asks 9");
+    let processor = "processor that is not requested yet: n1 2500m of 4, n2 2500m of 4";
+    assert_eq!(noted(&both, &nodes)[0], processor);
+    assert!(noted(memory, &[]).is_empty());
+    assert!(noted("0 of 2 machines fit: 2 being drained", &nodes).is_empty());
+    let many: Vec<NodeItem> = (0..7)
+        .map(|number| node(&format!("m{number}"), "Ready", used("1Gi")))
+        .collect();
+    assert!(noted(memory, &many)[0].ends_with("m3 7.0Gi of 8.0Gi, and no more on 3 others"));
+}
