@@ -442,6 +442,9 @@ fn plain_keys(place: &ContainerPosition, assignment: &Assignment) -> Vec<PlainKe
     let number = |value: u64| vec![value.to_string()];
     let grace = number(container.termination_grace_seconds.into());
     let shm_size = container.shm_size.map(|size| number(size.0));
+    let oom_score = container.oom_score_adjust;
+    // `OOMScoreAdjust=` of the unit would be that of conmon too, which reports the program's end.
+    let oom_score = oom_score.map(|score| format!("--oom-score-adj={score}"));
     // The program keeps its user's supplementary groups on the machine.
     let groups = container.groups.first().map(|_| "keep-groups".to_owned());
     let gains_none = !container.quadlet.contains_key("NoNewPrivileges");
@@ -453,7 +456,7 @@ fn plain_keys(place: &ContainerPosition, assignment: &Assignment) -> Vec<PlainKe
     };
     let own_names = own_names.iter().map(|name| format!("{name}:{address}"));
     let (token, text) = (true, false);
-    let of_fields: [(&str, bool, Vec<String>); 14] = [
+    let of_fields: [(&str, bool, Vec<String>); 15] = [
         ("HostName", text, vec![host_name.clone()]),
         ("AddHost", text, own_names.collect()),
         ("User", text, one(&container.user)),
@@ -464,6 +467,7 @@ fn plain_keys(place: &ContainerPosition, assignment: &Assignment) -> Vec<PlainKe
         ("ReadOnly", token, flag(container.read_only_rootfs)),
         ("Tmpfs", text, container.tmpfs.clone()),
         ("ShmSize", token, shm_size.unwrap_or_default()),
+        ("PodmanArgs", text, one(&oom_score)),
         ("DropCapability", token, container.cap_drop.clone()),
         ("AddCapability", token, container.cap_add.clone()),
         ("GroupAdd", token, one(&groups)),

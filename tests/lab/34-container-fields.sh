@@ -22,7 +22,7 @@ refused has_capability "$plain" 13
 
 box 0 --container 'workingDir: /bin' --container 'readOnlyRootfs: true' --container 'tmpfs: [/scratch]' \
     --container 'shmSize: 8Mi' --container 'init: true' --container 'capAdd: [NET_RAW]' --container 'capDrop: [CHOWN]' \
-    --container 'args: [one, "two words"]' --container 'quadlet: {Ulimit: "nofile=333:444"}'
+    --container 'args: [one, "two words"]' --container 'quadlet: {Ulimit: "nofile=333:444"}' --container 'oomScoreAdjust: 1000'
 equal /bin "$(inside box pwd)" "working directory"
 refused inside box touch /bin/written
 inside box touch /scratch/written
@@ -34,6 +34,7 @@ given=$(of_program CapEff)
 has_capability "$given" 13
 refused has_capability "$given" 0
 contains "$(inside box cat /proc/1/limits | tr -s ' ')" "Max open files 333 444"
+equal 1000 "$(inside box cat /proc/1/oom_score_adj)" "score of the program when memory runs out"
 box 0 --container 'capDrop: [ALL]'
 equal 0000000000000000 "$(of_program CapBnd)" "capabilities of a program without any"
 # The program is another user of the image, by number or by name.

@@ -307,6 +307,9 @@ fn check_unit(
     if let Some(size) = container.shm_size {
         has("--shm-size", &size.0.to_string());
     }
+    if let Some(score) = container.oom_score_adjust {
+        has("--oom-score-adj", &score.to_string());
+    }
     assert_eq!(
         container.init,
         options.contains(&"--init".to_owned()),

@@ -138,6 +138,7 @@ fn decoded(
     one.shm_size = fields.optional(decoder, "shmSize", |decoder, at| {
         decoder.size(at, LEAST_SHARED_MEMORY)
     });
+    one.oom_score_adjust = fields.optional(decoder, "oomScoreAdjust", Decoder::integer);
     fields.fill(decoder, "init", &mut one.init, Decoder::boolean);
     let read_only = &mut one.read_only_rootfs;
     fields.fill(decoder, "readOnlyRootfs", read_only, Decoder::boolean);

@@ -89,6 +89,7 @@ pub(super) const FIELDS: &[Field] = &[
     field("spec.container.groups", TextList, "[dialout]", "supplementary groups of the machine; groupsAllow of the machine must name them; the instance is replaced in place").default("[]"),
     field("spec.container.tmpfs", TextList, "[/tmp]", "directories that are kept in memory").default("[]"),
     field("spec.container.shmSize", Size, "64Mi", "size of /dev/shm"),
+    field("spec.container.oomScoreAdjust", Integer(0, 1000), "500", "how early the kernel ends the program when memory runs out, 1000 first; a value below that of users' services on the machine (200 with systemd's defaults) counts as that one, which is the default").since(6),
     field("spec.container.init", Boolean, "true", "run a small init as process 1").default("false"),
     field("spec.container.readOnlyRootfs", Boolean, "true", "mount the root file system read-only").default("false"),
     field("spec.container.hostNetwork", Boolean, "true", "use the machine's network namespace; hostNetworkAllow of the machine must permit it; one instance per machine, replaced in place").default("false"),

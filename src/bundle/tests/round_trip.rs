@@ -117,12 +117,13 @@ fn container() -> impl Strategy<Value = Container> {
                 ImagePullPolicy::Never,
             ])),
             amounts(),
+            option::of(0u32..=1000),
         ),
     )
         .prop_map(
             |(
                 (name, command, args, entrypoint, env, drain_seconds, grace),
-                (signal, user, working_dir, flags, shm, image_pull_policy, limits),
+                (signal, user, working_dir, flags, shm, image_pull_policy, limits, oom_score),
             )| Container {
                 name,
                 command,
@@ -139,6 +140,7 @@ fn container() -> impl Strategy<Value = Container> {
                 cap_drop: flags[1].then(|| "ALL".to_owned()).into_iter().collect(),
                 tmpfs: flags[2].then(|| "/tmp".to_owned()).into_iter().collect(),
                 shm_size: shm.map(Bytes),
+                oom_score_adjust: oom_score,
                 init: flags[3],
                 read_only_rootfs: flags[0],
                 host_network: flags[1],

@@ -1,7 +1,10 @@
 //! Fields that may be left out, and ports in `workload.kat`.
 
 use super::*;
-use kat_types::resource::{RestartCondition, WorkloadType};
+use kat_types::{
+    assignment::needed_schema,
+    resource::{RestartCondition, WorkloadType},
+};
 
 const HEAD: &str = "apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata: {name: web}\nspec:\n  source: {image: registry.example/web:1}\n";
 
@@ -235,6 +238,21 @@ fn each_new_form_needs_the_reader_that_knows_it() {
             "write `ports`".to_owned()
         ))
     );
+}
+
+#[test]
+fn a_score_for_memory_needs_a_leader_and_an_agent_that_know_it() {
+    let container = "  container: {}\n";
+    let of_main = FULL.replace(container, "  container: {oomScoreAdjust: 500}\n");
+    let of_sidecar = format!("{FULL}  sidecars: [{{name: proxy, oomScoreAdjust: 500}}]\n");
+    for (file, place) in [(of_main, "9:15"), (of_sidecar, "10:28")] {
+        let why = format!("workload.kat:{place}: `spec.container.oomScoreAdjust` is written");
+        let expected = (6, why, "leave oomScoreAdjust out".to_owned());
+        let files = [main_file(&file)];
+        assert_eq!(need(&files), Some(expected));
+        let spec = parsed(&files).workload.unwrap().spec;
+        assert_eq!(needed_schema(&spec, None), 10);
+    }
 }
 
 #[test]

@@ -72,6 +72,9 @@ pub struct Container {
     /// Size of /dev/shm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shm_size: Option<Bytes>,
+    /// How early the kernel ends the program when memory runs out; 1000 is first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oom_score_adjust: Option<u32>,
     /// Whether a small init runs as process 1.
     #[serde(default)]
     pub init: bool,
@@ -111,6 +114,7 @@ const SCHEMAS: &[FieldSchema<Container>] = &[
     (4, |container| !container.volume_mounts.is_empty()),
     (4, |container| !container.quadlet.is_empty()),
     (5, Container::has_machine_things),
+    (10, |container| container.oom_score_adjust.is_some()),
 ];
 
 /// The highest schema that any of the fields needs.

@@ -127,6 +127,28 @@ fn wrong_type() {
 }
 
 #[test]
+fn a_score_for_memory_is_a_whole_number_up_to_1000() {
+    let path = "spec.container.oomScoreAdjust";
+    let score = |to: &str| [container(&format!("oomScoreAdjust: §{to}"))];
+    let bounds = "expected a whole number from 0 to 1000";
+    for (class, value, found) in [
+        (Class::Range, "1001", "found 1001"),
+        (Class::Range, "-1", "found -1"),
+        (Class::Type, "high", "found `high`"),
+        (Class::Type, "\"500\"", "found the text `500`"),
+        (Class::Type, "0.5", "found `0.5`"),
+    ] {
+        only(class, path, &[found, bounds], &score(value));
+    }
+    let of_sidecar = workload(
+        "container:",
+        "sidecars: [{name: proxy, oomScoreAdjust: §1001}]\n  container:",
+    );
+    let path = "spec.sidecars[0].oomScoreAdjust";
+    only(Class::Range, path, &["found 1001", bounds], &[of_sidecar]);
+}
+
+#[test]
 fn out_of_range() {
     use Class::Range;
     let number = |to: &str| workload("replicas: 1", &format!("replicas: §{to}"));
