@@ -19,7 +19,7 @@ contains "$example" "sudo systemctl disable --now etcd.service"
 # The example's versions are those of Debian 13.
 [[ ${KAT_LAB_SUITE:-trixie} == trixie ]] ||
     example=$(sed -E 's/^(ok +(systemd|Podman|etcd)) [0-9.]+$/\1 /' <<<"$example")
-while IFS= read -r -u 4 line; do contains "$found" "${line%warnings: *}"; done 4<<<"$example"
+while IFS= read -r -u 4 line; do contains "$found" "${line%, * warnings.}"; done 4<<<"$example"
 etcd=$(n1 etcd --version | sed -n 's/^etcd Version: //p')
 if [[ $etcd == 3.5.? || $etcd == 3.5.[12]? || $etcd == 3.5.3[0-2] ]]; then
     contains "$found" "etcd $etcd has known holes in its users' rights (CVE-2026-33343)"

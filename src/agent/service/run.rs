@@ -20,7 +20,7 @@ use crate::{
     cluster::{
         cluster_cache::{ClusterCache, ClusterCacheReceiver},
         identity::MachineIdentity,
-        keys::MachineKeys,
+        keys::{ETCD_PKI, MachineKeys},
         machine::{LeaderApi, ThisMachine},
         overview::{OverviewReader, StoreMembers},
         peer_agents::PeerAgents,
@@ -88,7 +88,7 @@ use crate::{
 use kat_api as api;
 use kat_api::{AgentPort, ApiConfig, ApiLimits, InstanceLogs, InstanceSessions, OverviewRelay};
 use kat_daemon::clock;
-use kat_host::users::Users;
+use kat_host::{files, users::Users};
 use kat_leader::LeaderHandle;
 use kat_registry::Registries;
 use kat_render::Renderer;
@@ -98,6 +98,7 @@ use kat_store::{
 use kat_systemd::{Journal, Logind, ManagerSource, Managers, UnitManager};
 use kat_types::{
     api::NodeReport,
+    ingress,
     machine::{
         fence::{BootClock, BootTime},
         network,
@@ -112,6 +113,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     let identity = read_identity()?;
     recovery::refuse_unfinished()?;
     forget_unpacked();
+    forget_unfinished();
     let config = read_agent_config()?;
     let reloads = ReloadRequests::register()?;
     let mut loops = AgentLoops::start();
@@ -202,6 +204,22 @@ pub(crate) async fn run() -> anyhow::Result<()> {
 fn forget_unpacked() {
     if let Err(error) = recovery::forget_unpacked(Path::new(paths::STATE)) {
         tracing::error!("what an earlier restore unpacked is left: {error:#}");
+    }
+}
+
+/// Removes what is left of writes that ended with an earlier agent: nobody else writes in these folders.
+fn forget_unfinished() {
+    let folders = [
+        paths::STATE,
+        paths::PKI,
+        ETCD_PKI,
+        network::FOLDER,
+        ingress::FOLDER,
+    ];
+    for folder in folders {
+        if let Err(error) = files::remove_unfinished(Path::new(folder)) {
+            tracing::warn!("what is left of an unfinished write stays: {error}");
+        }
     }
 }
 

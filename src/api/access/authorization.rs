@@ -135,7 +135,7 @@ fn elsewhere(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> Opt
     );
     (reads_or_writes && target.namespace != Some(namespace)).then(|| {
         format!(
-            "this token is for the namespace `{namespace}` alone: `-n {namespace}`, or KAT_NAMESPACE={namespace}"
+            "this token is for the namespace `{namespace}` alone: write `namespace: {namespace}` below `metadata` of the files, or `-n {namespace}` to commands that take it"
         )
     })
 }
@@ -548,8 +548,7 @@ mod tests {
             let Err(ApiError::Forbidden { hint, .. }) = refused else {
                 panic!("{refused:?}");
             };
-            let told =
-                "this token is for the namespace `shop` alone: `-n shop`, or KAT_NAMESPACE=shop";
+            let told = "this token is for the namespace `shop` alone: write `namespace: shop` below `metadata` of the files, or `-n shop` to commands that take it";
             assert_eq!(hint.as_deref(), Some(told), "{access:?}");
         }
         let refused = check(RouteAccess::Admin, &deploy("shop"), other);

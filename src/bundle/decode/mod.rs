@@ -359,8 +359,13 @@ impl<'n> Fields<'n> {
         if let Some(meant) = nearest(key, self.asked.iter().copied()) {
             return format!("did you mean `{meant}`, which is written too?");
         }
-        let elsewhere = fields::all().find(|field| field.kind == kind && field.name() == key);
+        let own = FOREIGN_FIELDS.iter().find(|(other, _)| *other == word);
+        let own = own.map_or(key, |(_, own)| *own);
+        let elsewhere = fields::all().find(|field| field.kind == kind && field.name() == own);
         if let Some(field) = elsewhere {
+            if own != key {
+                return format!("did you mean `{}`?", field.path);
+            }
             let parent = match field.parent() {
                 "" => "the top of the document".to_owned(),
                 parent => format!("`{parent}`"),

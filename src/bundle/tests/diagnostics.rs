@@ -60,6 +60,12 @@ fn words_of_compose_are_answered_with_the_fields_of_kat() {
         let hint = format!("did you mean `{meant}`?");
         assert!(hints.contains(&&*hint), "{hints:?}");
     }
+    // In another place than the field's.
+    let text = "apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata: {name: web}\nspec:\n  \
+                source: {image: registry.example/web:1}\n  environment: {A: b}\n";
+    let found = parse(&[source("workload.kat", text)], DecodeMode::Strict).unwrap_err();
+    let hint = found[0].hint.as_deref();
+    assert_eq!(hint, Some("did you mean `spec.container.env`?"));
 }
 
 #[test]

@@ -105,7 +105,7 @@ async fn a_port_that_a_program_of_the_machine_has_is_waited_for() {
     );
     assert_eq!(
         message,
-        "host port 80/TCP is in use by nginx (pid 812); it starts when that ends"
+        "host port 80/TCP is in use by nginx (pid 812); it starts when the port is free"
     );
     assert_eq!(bench.calls(&web, "start kat-default-web-aaaaa"), 0);
     bench.others.0.lock().clear();
@@ -170,6 +170,43 @@ async fn a_container_that_runs_without_its_link_is_told_of_and_is_sent_nobody() 
     let report = bench.report(&web.instance).unwrap();
     assert_eq!(report.reason, "");
     assert!(report.health_status.serves());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_went_with_one_run_is_not_missed_at_once_in_the_next() {
+    use kat_network::containers::attach::host_link_name;
+    let bench = Bench::new();
+    let web = with_policy(assignment(0, "web"), RestartCondition::Always);
+    let behaviour = UnitBehaviour {
+        restarts: true,
+        rests: true,
+        ..UnitBehaviour::default()
+    };
+    bench.behave(&web.unit(), Some(behaviour));
+    let links = bench.root.path().join("sys/class/net");
+    let link = links.join(host_link_name(&web.instance));
+    std::fs::create_dir_all(&links).unwrap();
+    std::fs::write(&link, "").unwrap();
+    bench.list(true, std::slice::from_ref(&web));
+    bench.later(Duration::from_secs(40)).await;
+    // The program ends: its link goes first, which is seen, and then its unit.
+    std::fs::remove_file(&link).unwrap();
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    let (unit, manager) = (web.unit(), bench.manager(&web));
+    manager.exits(&unit, 3);
+    bench.later(Duration::from_secs(6)).await;
+    manager.restart_due(&unit);
+    bench.soon().await;
+    let report = bench.report(&web.instance).unwrap();
+    assert_eq!(
+        (report.phase, report.reason.as_str()),
+        (InstancePhase::Running, "")
+    );
+    // The control: it is missed in this run.
+    bench.later(Duration::from_secs(40)).await;
+    let report = bench.report(&web.instance).unwrap();
+    assert_eq!(report.reason, "NetworkLinkMissing");
 }
 
 #[tokio::test(start_paused = true)]

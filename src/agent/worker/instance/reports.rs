@@ -81,7 +81,10 @@ impl Instance {
                 message: verdict.message.clone(),
             };
         }
-        if runs && self.is_unlinked(context, assignment) {
+        if !runs {
+            // The link of a container goes with it: each run has its own time.
+            self.unlinked = None;
+        } else if self.is_unlinked(context, assignment) {
             said = ReportedHealth {
                 health: Health::Unhealthy,
                 reason: Some(Reason::NetworkLinkMissing),

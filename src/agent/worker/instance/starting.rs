@@ -164,7 +164,7 @@ impl Instance {
         let Some(message) = host_ports::in_use(assignment, listeners) else {
             return true;
         };
-        let message = format!("{message}; it starts when that ends");
+        let message = format!("{message}; it starts when the port is free");
         let phase = InstancePhase::Starting;
         let reason = Reason::HostPortInUse;
         self.report(context, assignment, status, phase, reason, message);

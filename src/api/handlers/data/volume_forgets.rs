@@ -156,7 +156,7 @@ impl VolumeForget {
             return ApiError::conflict(
                 format!(
                     "the old copy of volume `{key}` on {node} is kept until {}",
-                    copy.until
+                    copy.until.strftime("%Y-%m-%dT%H:%M:%SZ")
                 ),
                 "it is removed after that, and can be given up if its disk is missing then",
             );

@@ -130,7 +130,10 @@ async fn create(
         return note_joining(session, request, &made).await;
     }
     let end = match &made.expires {
-        Some(expires) => format!("; it ends at {expires}: make another before"),
+        Some(expires) => format!(
+            "; it ends at {}: make another before",
+            time::to_the_second(*expires)
+        ),
         None => String::new(),
     };
     console.note(&format!(

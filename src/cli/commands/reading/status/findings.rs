@@ -715,11 +715,13 @@ fn known_holes(versions: &BTreeMap<String, String>) -> Option<String> {
             members.push(format!("{version} on {node}"));
         }
     }
-    if members.is_empty() {
-        return None;
-    }
+    let have = match members.len() {
+        0 => return None,
+        1 => "has",
+        _ => "have",
+    };
     Some(format!(
-        "etcd {} has known holes in its users' rights (CVE-2026-33343): root of any machine with a certificate for etcd can read and write the whole store; upgrade etcd to {} or newer when the distribution has it",
+        "etcd {} {have} known holes in its users' rights (CVE-2026-33343): root of any machine with a certificate for etcd can read and write the whole store; upgrade etcd to {} or newer when the distribution has it",
         members.join(", "),
         etcd_mended_versions()
     ))
@@ -965,7 +967,7 @@ mod tests {
         assert_eq!(
             told,
             [
-                "etcd 3.5.16 on n1, 3.6.2 on n3 has known holes in its users' rights (CVE-2026-33343): root of any machine with a certificate for etcd can read and write the whole store; upgrade etcd to 3.5.33, 3.6.14, 3.7.1 or newer when the distribution has it"
+                "etcd 3.5.16 on n1, 3.6.2 on n3 have known holes in its users' rights (CVE-2026-33343): root of any machine with a certificate for etcd can read and write the whole store; upgrade etcd to 3.5.33, 3.6.14, 3.7.1 or newer when the distribution has it"
             ]
         );
         let none = Vec::<String>::new();

@@ -193,7 +193,7 @@ pub(crate) const fn explanation(reason: Reason) -> Explanation {
             "katcall logs {workload} -n {namespace} -c INIT-CONTAINER"),
         Reason::SidecarNotRunning => explained("its main container runs, but a sidecar does not: it receives no traffic until the sidecar runs; systemd restarts the sidecar",
             "katcall logs {workload} -n {namespace} -c SIDECAR"),
-        Reason::CannotStart => explained("Podman cannot start its container, so its program never ran: the message has Podman's error; another instance replaces it after a growing pause",
+        Reason::CannotStart => explained("Podman cannot start its container, so its program never ran: the message has Podman's error; it is tried again after a growing pause",
             "check whether entrypoint, command, user and workingDir fit the image; then change its files, and apply them"),
         Reason::ImageLost => explained("its image is not on {node} any more, and is pulled again; this does not count as a restart", ""),
         Reason::StartInterrupted => explained("Podman lost its container during the start; this is not the program's fault and does not count as a restart; it is started again",

@@ -79,7 +79,7 @@ pub(crate) async fn merge(
             Ok(None) => {
                 if query.previous {
                     session.console.note(&format!(
-                        "`{}` has no lines of an earlier run; RESTARTS of `katcall get instances` says what was started again",
+                        "`{}` has no lines of an earlier run: it has had none (RESTARTS of `katcall get instances`), or its program wrote nothing",
                         source.id
                     ));
                 }
