@@ -23,6 +23,8 @@ mod configuration;
 mod files_of_folder;
 #[path = "api/images.rs"]
 mod images;
+#[path = "api/ingress_ports.rs"]
+mod ingress_ports;
 #[path = "api/isolation.rs"]
 mod isolation;
 #[path = "api/jobs.rs"]
@@ -33,6 +35,8 @@ mod logs;
 mod metrics;
 #[path = "../src/api/metrics/parser.rs"]
 mod metrics_parser;
+#[path = "api/names.rs"]
+mod names;
 #[path = "api/nodes.rs"]
 mod nodes;
 #[path = "api/overview.rs"]

@@ -21,8 +21,9 @@ use futures_util::StreamExt;
 
 use kat_host::{check, users::Users};
 use kat_systemd::{
-    ActiveState, Connector, JobResult, Journal, JournalQuery, LogSource, Logind, ManagerSource,
-    Managers, ProgramStream, SystemBus, UnitManager, UserSessions,
+    ActiveState, Confinement, Connector, JobResult, Journal, JournalQuery, LoadState, LogSource,
+    Logind, ManagerSource, Managers, ProgramStream, SystemBus, TransientUnit, UnitManager,
+    UserSessions,
     path::unit_path,
     proxies::{LOGIND, SYSTEMD},
 };
@@ -133,6 +134,81 @@ async fn the_check_sees_this_machine() {
         };
         assert!(sees("systemd 25") && sees("Podman 5") && sees("crun runs"));
     }
+}
+
+/// A shell script, confined as a program that changes records of DNS (`src/agent/ingress/dns_hooks.rs`).
+fn confined(name: &str, script: &str) -> TransientUnit {
+    TransientUnit {
+        name: unit_of(name),
+        description: "Probe of a confined program".to_owned(),
+        command: ["/bin/sh", "-c", script].map(str::to_owned).into(),
+        limit: Duration::from_secs(4),
+        confinement: Some(Confinement {
+            memory: 64 << 20,
+            tasks: 64,
+            ..Confinement::default()
+        }),
+        ..TransientUnit::default()
+    }
+}
+
+fn unit_of(name: &str) -> String {
+    format!("kat-test-confined-{name}.service")
+}
+
+/// Whether a process of the machine has this argument.
+fn has_argument(argument: &str) -> bool {
+    let processes = fs::read_dir("/proc").unwrap();
+    processes.flatten().any(|process| {
+        let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let mut words = words.split(|byte| *byte == 0);
+        words.any(|word| word == argument.as_bytes())
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_confined_program_that_forks_hangs_or_fills_memory_ends_alone() {
+    if !has_systemd() {
+        return;
+    }
+    let manager = Managers::new().system();
+    let hostile = [
+        ("forks", "while :; do sleep 98761 & done"),
+        ("hangs", "trap '' TERM; while :; do sleep 1; done"),
+        (
+            "fills",
+            "head -c 300000000 /dev/zero | tail -c 300000000 >/dev/null",
+        ),
+    ];
+    // Without the controller nothing keeps a program from memory (cgroups(7)).
+    let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    let limits_memory = controllers.split_whitespace().any(|one| one == "memory");
+    let tried = hostile.into_iter();
+    let tried: Vec<_> = tried
+        .filter(|(name, _)| limits_memory || *name != "fills")
+        .collect();
+    let runs = tried.iter().map(|(name, script)| {
+        let (manager, unit) = (Arc::clone(&manager), confined(name, script));
+        tokio::spawn(async move { manager.run_transient(&unit, LIMIT).await })
+    });
+    let runs: Vec<_> = runs.collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Another one beside them works.
+    let well = confined("well", "exit 0");
+    let ended = manager.run_transient(&well, LIMIT).await.unwrap();
+    assert_eq!(ended.result, JobResult::Done);
+    for ((name, _), run) in tried.into_iter().zip(runs) {
+        let ended = run.await.unwrap().unwrap();
+        assert_ne!(ended.result, JobResult::Done, "{name}");
+        let deadline = std::time::Instant::now() + LIMIT;
+        while manager.status(&unit_of(name)).await.unwrap().load_state != LoadState::NotFound {
+            assert!(std::time::Instant::now() < deadline, "{name} is left");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    assert!(!has_argument("98761"), "what it forked runs on");
+    let ended = manager.run_transient(&well, LIMIT).await.unwrap();
+    assert_eq!(ended.result, JobResult::Done);
 }
 
 /// A unit whose program writes to the journal like conmon and writes a line of its own.

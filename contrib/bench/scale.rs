@@ -626,6 +626,7 @@ async fn seed(store: &EtcdStore, machine_keys: &[String]) -> anyhow::Result<Stri
         quota: Default::default(),
         access: Default::default(),
         ingress_hosts: None,
+        defaults: Default::default(),
     };
     let mut operations = vec![
         WriteOperation::Put(keys::CLUSTER_UID.to_owned(), CLUSTER_UID.into()),

@@ -91,6 +91,7 @@ impl Store {
                 quota: Default::default(),
                 access: Default::default(),
                 ingress_hosts: None,
+                defaults: Default::default(),
             },
         )?;
         for number in 0..machines {

@@ -3,6 +3,7 @@
 pub mod desired;
 pub(crate) mod fence;
 pub(crate) mod instance_history;
+pub(crate) mod job_starts;
 pub(crate) mod kept_position;
 pub(crate) mod known_epochs;
 pub(crate) mod settings;

@@ -19,7 +19,7 @@
 //! - `network`: the files that `kat-net` reads. `reporter`: reports to the leader.
 //! - `cluster`: identity, keys, and connections to other machines.
 //! - `etcd`: parts that run only on machines with etcd; `member.rs` starts the leader's loops.
-//! - `metrics`: what the machine measures of itself.
+//! - `metrics`: what the machine measures of itself. `gpus`: the GPUs that its CDI specs name.
 //! - `local_api`, `exec`: the API's listeners on this machine, logs and sessions.
 //! - `commands`: `init`, `join`, `check`, `trust`, `reset`, backup and recovery.
 //!
@@ -47,6 +47,7 @@ mod desired_state;
 mod disk;
 mod etcd;
 mod exec;
+mod gpus;
 mod health;
 mod images;
 mod ingress;
@@ -67,13 +68,18 @@ pub use crate::{
         identity::MachineIdentity,
         state_stream::{MemberStateSource, StateServers},
     },
+    commands::recovery::prove_epoch,
     desired_state::{
         desired::{self, DesiredState},
         fence::{FenceMemory, LIST_AGE, PartitionFence},
+        job_starts::JobStarts,
+        kept_position::PositionFile,
+        known_epochs::KnownEpochs,
         settings::FollowedSettings,
         store_watch::follow_desired,
         watched_writes::WatchedWrites,
     },
+    gpus::ReportedGpus,
     health::probe::ProbeNetwork,
     images::unused::ImageCare,
     network::{files::NetworkFiles, host_ports::HostListeners},

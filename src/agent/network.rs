@@ -3,6 +3,7 @@
 
 pub(crate) mod files;
 pub(crate) mod host_ports;
+pub(crate) mod ingress_ports;
 pub(crate) mod isolation;
 pub(crate) mod kat_net_probe;
 pub(crate) mod overlay;

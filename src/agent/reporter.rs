@@ -13,7 +13,7 @@ use super::Statuses;
 use crate::{
     cluster::{abilities::MachineAbilities, identity::MachineIdentity, reach::CurrentReach},
     desired_state::settings::FollowedSettings,
-    network::{kat_net_probe, virtual_addresses},
+    network::{ingress_ports, kat_net_probe, virtual_addresses},
     service::supervisor::DesiredList,
 };
 use kat_api::take_own_report;
@@ -26,10 +26,13 @@ use kat_types::{
     api::{
         ApiTime, AuthorityReport, Condition, DATA_PATH_RUNS, DISKS_ANSWER, FILES_WRITTEN,
         IngressReport, IngressState, IsolationReport, MemberKeys, NodeReport, NodeResources,
-        OverlayReport, OverlayStatus, ROUTES_SERVED, VirtualAddressReport,
+        OverlayReport, OverlayStatus, ROUTES_SERVED, ReportOrder, VirtualAddressReport,
     },
     assignment::ASSIGNMENT_SCHEMA,
-    machine::fence::{BootClock, BootTime},
+    machine::{
+        fence::{BootClock, BootTime},
+        network::MachinePorts,
+    },
     reason::Reason,
     resource::OnPartition,
 };
@@ -175,6 +178,10 @@ pub trait MachineFacts: Send + Sync {
     fn virtual_addresses(&self) -> Vec<VirtualAddressReport> {
         Vec::new()
     }
+    /// The ports of its own programs, which `kat-net` forwards to no workload.
+    fn machine_ports(&self) -> MachinePorts {
+        MachinePorts::default()
+    }
     async fn overlay(&self) -> OverlayReport;
     /// Where other machines reach this one; empty where that is not known.
     fn present(&self) -> CurrentReach {
@@ -206,8 +213,10 @@ pub struct Reporter {
     /// Whether the cluster does not know this machine any more.
     pub outside: watch::Sender<bool>,
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-    /// The clock of `reached`.
+    /// The clock of `reached`, and of the reports' order.
     pub boot_clock: BootClock,
+    /// The kernel's id of this boot; reports have no order without it.
+    pub boot_id: Option<String>,
     /// The tick, and what of the cluster's settings the machine reports.
     pub settings: FollowedSettings,
     /// Reports the loop's liveness to the watchdog.
@@ -232,6 +241,10 @@ impl Reporter {
             // After `began`: settings that are read from here on do not hold for this contact, so that
             // it never counts with a time that the report does not state.
             report.configuration = Some(self.settings.followed());
+            report.order = self.boot_id.clone().map(|boot_id| ReportOrder {
+                boot_id,
+                since_boot: began,
+            });
             self.published.send_replace(Arc::new(report.clone()));
             let sent = tokio::select! {
                 biased;
@@ -401,6 +414,11 @@ impl Reporter {
             });
         }
         conditions.extend(ingress_condition(self.statuses.ingress().as_ref()));
+        let ports = self.statuses.ingress_ports();
+        if !ports.is_empty() {
+            let programs = self.facts.machine_ports();
+            conditions.extend(ingress_ports::condition(&ports, &programs));
+        }
         let silent = self.statuses.silent_disks();
         if !silent.is_empty() {
             conditions.push(Condition {
@@ -422,6 +440,7 @@ impl Reporter {
         let virtual_addresses = self.facts.virtual_addresses();
         let mut conditions = self.conditions(&overlay_network);
         conditions.extend(virtual_addresses::condition(&virtual_addresses));
+        conditions.extend(abilities.gpus.condition());
         let mut report = NodeReport {
             node_name: self.identity.node.clone(),
             node_uid: self.identity.node_uid.clone(),
@@ -457,6 +476,8 @@ impl Reporter {
             isolation: self.facts.isolation(),
             ingress: self.statuses.ingress(),
             virtual_addresses,
+            order: None,
+            gpus: abilities.gpus.devices,
         };
         // Cut to the leader's limits, so that the leader never rejects a report because of long
         // output of programs.
@@ -559,6 +580,7 @@ mod tests {
     #[derive(Default)]
     struct Sent {
         reports: Mutex<Vec<(Duration, Vec<String>)>>,
+        orders: Mutex<Vec<ReportOrder>>,
         begin: Mutex<Option<Instant>>,
         /// How long the leader takes to answer a report.
         takes: Duration,
@@ -570,6 +592,7 @@ mod tests {
             let begin = *self.begin.lock().get_or_insert_with(Instant::now);
             let sent = (begin.elapsed(), report.endpoints.clone());
             self.reports.lock().push(sent);
+            self.orders.lock().extend(report.order.clone());
             tokio::time::sleep(self.takes).await;
             Ok(Duration::ZERO)
         }
@@ -601,6 +624,7 @@ mod tests {
             outside: watch::Sender::default(),
             clock: Arc::new(Timestamp::now),
             boot_clock: crate::tests::boot_clock(Instant::now()),
+            boot_id: Some("boot".to_owned()),
             settings,
             pulses: LoopPulses::default(),
         };
@@ -672,6 +696,22 @@ mod tests {
         let (seconds, last) = reports(20, 0).await;
         assert_eq!(seconds, [0, 15, 20]);
         assert_eq!(last, ["192.0.2.7:51820"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_report_says_that_it_is_newer_than_the_one_before() {
+        let sink = Arc::new(Sent::default());
+        let (reporter, _lists) = reporter(sink.clone(), Arc::default());
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(with_tick(reporter, 3).run(cancel.clone()));
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        cancel.cancel();
+        task.await.unwrap();
+        let orders = sink.orders.lock().clone();
+        assert_eq!(orders.len(), sink.reports.lock().len());
+        assert!(orders.len() > 2, "{orders:?}");
+        assert!(orders.iter().all(|order| order.boot_id == "boot"));
+        assert!(orders.is_sorted_by(|one, next| one.since_boot < next.since_boot));
     }
 
     #[tokio::test(start_paused = true)]
@@ -854,6 +894,31 @@ mod tests {
         );
         leaderships.send_replace(None);
         assert_eq!(take_own_report(&handle, &report), None, "it leads no more");
+    }
+
+    /// The leader counts such a machine from its newer report on.
+    #[tokio::test(start_paused = true)]
+    async fn a_report_that_came_after_a_newer_one_is_no_younger_contact() {
+        let report = |seconds| NodeReport {
+            node_name: "n1".to_owned(),
+            node_uid: "u1".to_owned(),
+            order: Some(ReportOrder {
+                boot_id: "boot".to_owned(),
+                since_boot: BootTime::from(Duration::from_secs(seconds)),
+            }),
+            ..NodeReport::default()
+        };
+        let (handle, leaderships) = leading("u1");
+        let sent = |seconds| take_own_report(&handle, &report(seconds)).unwrap();
+        let second = Duration::from_secs(1);
+        assert!(sent(20) < second);
+        tokio::time::advance(second * 7).await;
+        // The leader has confirmed its lease.
+        leaderships.send_modify(|leadership| {
+            leadership.as_mut().unwrap().sure = watch::channel(Instant::now()).1;
+        });
+        assert!(sent(10) >= second * 7);
+        assert!(sent(27) < second);
     }
 
     /// A machine that boots while nobody answers: the kept addresses are asked, and named.

@@ -1,5 +1,7 @@
 //! Decides what an apply or a delete of a workload writes. Pure: a snapshot in, operations out.
 
+mod aliases;
+mod host_port_sources;
 pub(crate) mod image_pins;
 pub(crate) mod preview;
 pub(crate) mod readers;
@@ -18,13 +20,16 @@ use super::{
     context::WriteDecision, errors::ApiError, extract::Precondition, view::workload_metadata,
 };
 use crate::{
-    access::authentication::Caller, apply::submission::Submission,
+    access::authentication::Caller,
+    apply::submission::{Submission, refusal},
     handlers::cluster::configuration::refuse_unread_configuration,
     handlers::workloads::workload_objects::WriteResult,
 };
+use kat_bundle::{SourceFile, host_port_places};
 use kat_plan::{
-    EventLog, MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, QuotaExceeded, Snapshot, check_workload,
-    next_index, on_each_machine, reserved_ports,
+    EventLog, MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, QuotaExceeded, Snapshot, add_default_requests,
+    check_workload, default_requests, next_index, on_each_machine, reserved_ports,
+    volumes_on_each_machine,
 };
 use kat_types::{
     api::{EventKind, Metadata, ObjectKind, ObjectReference, Scope, WriteOutcome},
@@ -101,6 +106,7 @@ impl ApplyCause {
 
     /// Reason and message of the request's event.
     fn event(self, new: bool, generation: u64, caller: &Caller) -> (EventReason, String) {
+        let caller = caller.in_words();
         match self {
             Self::Applied if new => (
                 EventReason::Created,
@@ -159,6 +165,7 @@ impl WorkloadWrite<'_> {
         self.check_size(snapshot, &key)?;
         self.check_fence(snapshot)?;
         self.check_host_ports(snapshot)?;
+        host_port_sources::check(snapshot, &key, submission)?;
         let entry = snapshot.workloads.get(&key);
         let needed = &submission.needed_readers;
         readers::check(snapshot, needed, entry.map(|entry| &entry.files))?;
@@ -174,12 +181,22 @@ impl WorkloadWrite<'_> {
                 None => return Ok(WriteDecision::Done(self.unchanged(&key, entry))),
             },
         };
-        let amounts = match &submission.daemon {
-            Some(spec) => on_each_machine(snapshot, &key, spec, submission.amounts),
+        let own = match &submission.lacks_requests {
+            Some(spec) => {
+                let defaults = default_requests(snapshot, &key.namespace);
+                add_default_requests(submission.amounts, spec, defaults)
+            }
             None => submission.amounts,
+        };
+        let amounts = match (&submission.daemon, &submission.per_node) {
+            (Some(spec), _) => on_each_machine(snapshot, &key, spec, own),
+            (None, Some(spec)) => volumes_on_each_machine(snapshot, spec, own),
+            (None, None) => own,
         };
         check_workload(snapshot, &key, &quota_defaults(self.caller), &amounts).map_err(exceeded)?;
         let claims = route_claims::check(snapshot, &key, submission, self.caller)?;
+        let aliases = aliases::check(snapshot, &key, submission)?;
+        conditions.extend(aliases.conditions);
         let order = start_order::check(snapshot, &key, &submission.start_after)?;
         conditions.extend(order.conditions);
         let mut warnings = missing_namespaces(snapshot, &submission.allow_namespaces);
@@ -195,7 +212,7 @@ impl WorkloadWrite<'_> {
             entry.map_or(0, |entry| entry.meta.revision),
         ));
         let mut operations = decided.operations;
-        if claims.change {
+        if claims.change || aliases.change {
             // Two applies that were decided on the same owners do not both succeed.
             let key = keys::INGRESS_CLAIMS.to_owned();
             conditions.push(Compare::ModRevision(key.clone(), snapshot.claims_revision));
@@ -275,10 +292,22 @@ impl WorkloadWrite<'_> {
             .iter()
             .find(|(port, protocol, _)| is_wanted(port, protocol));
         if let Some((port, protocol, purpose)) = own {
-            let (protocol, file) = (protocol.word(), submission.ports_file);
-            return Err(ApiError::invalid(format!(
-                "{file}: spec.ports hostPort {port}: each machine needs its port {port}/{protocol} for {purpose}; write another one, or auto"
-            )));
+            let message = format!(
+                "hostPort {port}: each machine needs its port {port}/{} for {purpose}",
+                protocol.word()
+            );
+            let files = submission.files.iter().map(|(name, text)| SourceFile {
+                name: name.clone(),
+                text: text.clone(),
+            });
+            let places = host_port_places(
+                &files.collect::<Vec<_>>(),
+                submission.ports_file,
+                (*port, *protocol),
+                &message,
+                "write another one, or auto",
+            );
+            return Err(refusal(places));
         }
         Ok(())
     }

@@ -66,6 +66,7 @@ impl ApiView<'_> {
                 allow_namespaces: stored.value.access.allow_namespaces.clone(),
                 ingress_hosts: stored.value.ingress_hosts.clone(),
                 quota: stored.value.quota,
+                defaults: stored.value.defaults,
             },
             status: NamespaceStatus {
                 phase,

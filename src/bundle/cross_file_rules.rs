@@ -7,7 +7,7 @@ use super::{
     machine, volumes,
     yaml::{YamlNode, item_path, locate},
 };
-use kat_types::resource::WorkloadType;
+use kat_types::resource::{ConcurrencyPolicy, WorkloadSpec, WorkloadType};
 
 /// One document of a file.
 pub(crate) struct ParsedDocument<'a> {
@@ -98,6 +98,10 @@ pub(crate) fn check(
     if kind == WorkloadType::Job {
         no_ports_of_job(workload, balancer, diagnostics);
     }
+    if let Some((document, job)) = of(DocumentKind::JobDefinition).zip(bundle.job.as_ref()) {
+        let policy = job.spec.concurrency_policy;
+        no_overlap(document, policy, &value.spec, diagnostics);
+    }
     if let Some(document) = of(DocumentKind::Namespace) {
         same_namespace(document, bundle, diagnostics);
     }
@@ -142,6 +146,34 @@ fn job_definition(
         let found = job.at_value(Class::CrossFile, "kind", message);
         diagnostics.push(found.hint("leave job.kat out, or write `type: Job`"));
     }
+}
+
+/// Refuses runs that overlap for a Job with one instance at a time.
+fn no_overlap(
+    job: &ParsedDocument<'_>,
+    policy: ConcurrencyPolicy,
+    spec: &WorkloadSpec,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    if policy != ConcurrencyPolicy::Allow {
+        return;
+    }
+    let (why, hint) = if spec.writes_data() {
+        (
+            "writes to a volume that keeps its data",
+            "write Forbid or Replace, or mount the volume with `readOnly: true`",
+        )
+    } else if spec.together().has_common_things() {
+        (
+            "uses devices, groups or the network of its machine",
+            "write Forbid or Replace",
+        )
+    } else {
+        return;
+    };
+    let message = format!("the Job {why}, so its runs can't overlap, expected Forbid or Replace");
+    let found = job.at_value(Class::CrossFile, "spec.concurrencyPolicy", message);
+    diagnostics.push(found.hint(hint));
 }
 
 /// Checks that a git source has a BuildDefinition, and that an image has none.

@@ -38,7 +38,8 @@ const TEMPLATE: [&str; 8] = [
 /// 16 hexadecimal digits over the template of an instance: source, build, containers, volumes,
 /// carried files, restart policy, `onPartition`, `machineAccess`, ports and health check.
 ///
-/// Replicas, labels, placement, update strategy, ingress and `reclaim` are not part of it.
+/// Replicas, labels, placement, update strategy, ingress, aliases, `reclaim` and `allowSources` are not
+/// part of it.
 pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     let mut parts = Map::new();
     let workload = document_without_defaults(DocumentKind::Workload, &bundle.workload)?;
@@ -56,6 +57,12 @@ pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     }
     for name in ["ports", "healthCheck"] {
         copy_spec_field(&mut parts, &balancer, name);
+    }
+    // Who may use a host port is enforced around the instance.
+    let ports = parts.get_mut("ports").and_then(Value::as_array_mut);
+    for port in ports.into_iter().flatten() {
+        port.as_object_mut()
+            .map(|members| members.remove("allowSources"));
     }
     carried(&mut parts, bundle);
     let build = document_without_defaults(DocumentKind::BuildDefinition, &bundle.build)?;

@@ -5,7 +5,9 @@ use super::{
     yaml::item_path,
 };
 use crate::cross_file_rules::ParsedDocument;
-use kat_types::resource::{Container, DeviceMapping, Port, WorkloadSpec, security::PROFILES};
+use kat_types::resource::{
+    Container, DeviceMapping, GpuRequest, Port, WorkloadSpec, security::PROFILES,
+};
 
 /// Checks the containers.
 pub(super) fn check(
@@ -13,6 +15,7 @@ pub(super) fn check(
     spec: &WorkloadSpec,
     found: &mut Vec<Diagnostic>,
 ) {
+    check_gpus(document, spec, found);
     for (path, container) in spec.containers() {
         check_devices(document, &path, container, found);
         check_profile(document, &path, container, found);
@@ -85,6 +88,29 @@ fn check_profile(
     );
     let message = document.at_value(Class::CrossFile, &path, message);
     found.push(message.hint(format!("put the profile below {PROFILES} on the machines")));
+}
+
+/// The containers of an instance share one GPU, which has one vendor.
+fn check_gpus(document: &ParsedDocument<'_>, spec: &WorkloadSpec, found: &mut Vec<Diagnostic>) {
+    let requests = spec
+        .containers()
+        .filter_map(|(path, container)| Some((path, container.resources.gpu.as_ref()?)));
+    let mut whole: Option<GpuRequest> = None;
+    for (path, request) in requests {
+        if let Some(whole) = &whole
+            && whole.conflicts_with(request)
+        {
+            let path = format!("{path}.resources.gpu.driver");
+            let message =
+                "another container requests a GPU of another vendor, and an instance has one GPU";
+            let message = document.at_value(Class::CrossFile, &path, message.to_owned());
+            found.push(message.hint("write the same driver for all containers, or leave it out"));
+        }
+        whole = Some(match &whole {
+            Some(whole) => whole.with(request),
+            None => request.clone(),
+        });
+    }
 }
 
 fn check_devices(

@@ -10,8 +10,56 @@ use super::{
     yaml::{self, YamlNode, YamlValue, item_path, key_path, locate},
 };
 
-/// The version that runs DaemonServices; an earlier one stops their instances.
-const DAEMON_READER: u32 = 5;
+/// A value that earlier versions read, and act on in another way.
+struct NeededValue {
+    kind: DocumentKind,
+    path: &'static str,
+    word: &'static str,
+    /// The version that acts on it.
+    since: u32,
+    instead: &'static str,
+}
+
+/// The values that not every version acts on.
+const VALUES: &[NeededValue] = &[
+    NeededValue {
+        kind: DocumentKind::Workload,
+        path: "spec.type",
+        word: "DaemonService",
+        // An earlier one stops its instances.
+        since: 5,
+        instead: "upgrade that machine first: an earlier version runs no DaemonService",
+    },
+    NeededValue {
+        kind: DocumentKind::JobDefinition,
+        path: "spec.completions",
+        word: "PerNode",
+        // An earlier one runs a single instance.
+        since: 7,
+        instead: "write the number of instances that must succeed",
+    },
+    NeededValue {
+        kind: DocumentKind::JobDefinition,
+        path: "spec.concurrencyPolicy",
+        word: "Allow",
+        // An earlier one bounds neither the runs nor their times.
+        since: 7,
+        instead: "write Forbid or Replace",
+    },
+    on_ingress(DocumentKind::Workload),
+    on_ingress(DocumentKind::VirtualLoadBalancer),
+];
+
+const fn on_ingress(kind: DocumentKind) -> NeededValue {
+    NeededValue {
+        kind,
+        path: "spec.ports[].hostPortOn",
+        word: "ingress",
+        // An earlier one opens the port on the machines that have an instance.
+        since: 7,
+        instead: "leave hostPortOn out",
+    }
+}
 
 /// Why files need a version of the reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +86,8 @@ pub fn manifest_reader() -> u32 {
         };
         [field.since, field.optional_since, as_a_word]
     });
-    of_fields.fold(DAEMON_READER, u32::max)
+    let of_values = VALUES.iter().map(|value| value.since);
+    of_fields.chain(of_values).fold(1, u32::max)
 }
 
 /// The highest version of the reader that the files need, and the first place that needs it;
@@ -145,12 +194,22 @@ impl Walk<'_> {
             };
             self.push(field.since, at, &why, instead);
         }
-        if field.path == "spec.type"
-            && matches!(&node.value, YamlValue::Scalar { text, .. } if text == "DaemonService")
-        {
-            let instead =
-                "upgrade that machine first: an earlier version runs no DaemonService".to_owned();
-            self.push(DAEMON_READER, at, "`spec.type` is DaemonService", instead);
+        if let YamlValue::Scalar { text, .. } = &node.value {
+            let mut values = VALUES.iter();
+            let value = values.find(|value| {
+                value.kind == self.kind && value.path == field.path && value.word == text
+            });
+            if let Some(NeededValue {
+                path,
+                word,
+                since,
+                instead,
+                ..
+            }) = value
+            {
+                let why = format!("`{path}` is {word}");
+                self.push(*since, at, &why, (*instead).to_owned());
+            }
         }
         if let (FieldType::MappingOr(alone, since), YamlValue::Scalar { text, .. }) =
             (field.value, &node.value)

@@ -89,20 +89,6 @@ fn span_of_key(entry: &yaml::MappingEntry) -> Span {
 fn refused(field: &Field, node: &YamlNode) -> Option<(String, String)> {
     let name = field.name();
     match field.status {
-        FieldStatus::Effective if field.path == "spec.concurrencyPolicy" => match &node.value {
-            YamlValue::Scalar { text, .. } if text == "Allow" => Some((
-                "not yet: concurrencyPolicy Allow is not built in this version".to_owned(),
-                "built are Forbid and Replace".to_owned(),
-            )),
-            _ => None,
-        },
-        FieldStatus::Effective if field.path == "spec.completions" => match &node.value {
-            YamlValue::Scalar { text, .. } if text == "PerNode" => Some((
-                "not yet: completions PerNode is not built in this version".to_owned(),
-                "write the number of instances that must succeed".to_owned(),
-            )),
-            _ => None,
-        },
         FieldStatus::Identity | FieldStatus::Effective => None,
         FieldStatus::NotYet => {
             if let Some(default) = field.default {

@@ -104,7 +104,23 @@ impl Client {
         self.get(RequestPath::namespace(name)?).await
     }
 
-    /// Creates a namespace, or reports what would happen.
+    /// Creates a namespace that does not exist.
+    ///
+    /// # Errors
+    /// With status 412 it exists; it may be that this call made it, and that its first answer was
+    /// lost.
+    pub async fn create_new_namespace(
+        &self,
+        namespace: &Namespace,
+    ) -> Result<ApplyResult, ClientError> {
+        let namespace = NamespaceRequest::from(namespace);
+        let mut request = self.json(Method::POST, RequestPath::namespaces(), &namespace)?;
+        request.if_absent = true;
+        request.repeatable = true;
+        decode(&self.send(&request).await?)
+    }
+
+    /// Creates a namespace or changes it, or reports what would happen.
     pub async fn create_namespace(
         &self,
         namespace: &Namespace,

@@ -41,6 +41,9 @@ impl ApiRefusal {
     }
 }
 
+/// What helps where the caller's token or certificate is not accepted.
+const NO_TOKEN: &str = "an administrator makes another token with `katcall token create`; `katcall context list` shows which connection is used";
+
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -120,7 +123,7 @@ impl ClientError {
             ),
             Self::Refused(refusal) => refusal.body.hint.clone().or_else(|| {
                 (refusal.status == 401)
-                    .then(|| "the token is not known here; see `katcall context list`".to_owned())
+                    .then(|| NO_TOKEN.to_owned())
             }),
             Self::Unreachable { attempts } => {
                 if attempts.iter().any(|(_, reason)| reason == PERMISSION) {

@@ -28,6 +28,8 @@ pub(super) struct ApiRequest {
     pub(super) body: Option<(&'static str, Bytes)>,
     /// Value of `If-Match`.
     pub(super) if_match: Option<String>,
+    /// Only if the object does not exist: `If-None-Match: *`.
+    pub(super) if_absent: bool,
     /// Sending it twice has the same effect as sending it once.
     pub(super) repeatable: bool,
 }
@@ -40,6 +42,7 @@ impl ApiRequest {
             route,
             body: None,
             if_match: None,
+            if_absent: false,
         }
     }
 
@@ -216,6 +219,9 @@ impl Client {
         }
         if let Some(version) = &request.if_match {
             builder = builder.header(header::IF_MATCH, version);
+        }
+        if request.if_absent {
+            builder = builder.header(header::IF_NONE_MATCH, "*");
         }
         if let Some((kind, body)) = &request.body {
             builder = builder

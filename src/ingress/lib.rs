@@ -26,8 +26,9 @@
 //!   and it has no body.
 //! - The crate knows no etcd, no API, no plan, and has no `unsafe`.
 //!
-//! Tests: unit tests beside the code, `tests` on loopback with real clients and servers; targets
-//! `proxy-header` and `request-path` of `contrib/fuzz`.
+//! Tests: unit tests beside the code, `tests` on loopback with real clients and servers, and with HTTP/2's
+//! frames made by hand (`tests/http2_frames.rs`); targets `proxy-header` and `request-path` of
+//! `contrib/fuzz`.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 

@@ -7,6 +7,15 @@ mod dns;
 mod name_check;
 mod server;
 
+/// Answers of strangers, for the fuzz targets.
+#[cfg(any(test, fuzzing))]
+pub mod fuzz {
+    pub use super::{
+        dns::fuzz::read_dns_answer,
+        server::fuzz::{QUESTIONS, ask_server},
+    };
+}
+
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -18,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 use super::{LeaderHandle, members::say_once};
 use kat_daemon::watchdog::{LoopPulse, LoopPulses};
 use kat_plan::{
-    AcmeFailure, AcmeFailureKind, AcmeOrders, AcmeQuestion, AcmeReply, AcmeStep, CertificateStep,
-    Snapshot, uses_acme,
+    AcmeFailure, AcmeFailureKind, AcmeOrders, AcmeQuestion, AcmeReply, AcmeRequest, AcmeStep,
+    CertificateStep, Snapshot, uses_acme,
 };
 use kat_store::{Leadership, fenced};
 use kat_types::store::snapshot::ObservedReports;
@@ -165,6 +174,12 @@ impl OrdersTenure {
                         return Ok(IDLE);
                     };
                     tracing::debug!(host = question.host, ?question.request, ?reply, "ACME");
+                    if let (AcmeRequest::Contact { .. }, AcmeReply::Failed(failure)) =
+                        (&question.request, &reply)
+                    {
+                        let why = &failure.message;
+                        tracing::warn!("acme.email has not reached the server: {why}");
+                    }
                     // The order may have changed meanwhile: its revision is compared.
                     let newest = handle.snapshot.borrow().clone();
                     snapshot = newest.unwrap_or(snapshot);

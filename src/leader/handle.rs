@@ -15,7 +15,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{PlanningHealth, StoreHealth};
+use super::{PlanningHealth, StoreHealth, report_order::NewestReport};
 use kat_plan::Snapshot;
 use kat_store::{Leadership, OrderedReceiver, StateFeed, StateStore};
 use kat_types::{
@@ -75,6 +75,9 @@ pub struct AgentReports {
 #[derive(Default)]
 struct ReportsInner {
     by_node: Mutex<BTreeMap<String, ArrivedReport>>,
+    /// The newest reports of the machines that say their order, also from before this leadership.
+    /// Locked after `by_node`.
+    newest: Mutex<BTreeMap<String, NewestReport>>,
     arrived: Notify,
     /// The leader waits for a revision of the rules of isolation in the reports.
     awaits_isolation: AtomicBool,
@@ -91,8 +94,15 @@ impl AgentReports {
     /// Stores a machine's report. It wakes the leader's loop, unless it came in time and repeats the
     /// report before: machines report at every tick, and a plan for a large cluster is expensive.
     /// `tick` is the longest time between two reports; two ticks without one are a gap.
-    pub fn accept(&self, node: &str, report: NodeReport, tick: Duration) {
+    ///
+    /// A report that arrives after a newer one changes nothing. Returns the age of the report by
+    /// which the machine counts as present: zero if it is this one. The machine has to count its
+    /// contact from that age on, since the leader does.
+    pub fn accept(&self, node: &str, report: NodeReport, tick: Duration) -> Duration {
         let mut reports = self.inner.by_node.lock();
+        if let Some(age) = self.age_of_newer(node, &report) {
+            return age;
+        }
         let at = Instant::now();
         let before = reports.get(node);
         let in_time = before.filter(|before| at.duration_since(before.at) < tick * 3 / 2);
@@ -112,6 +122,18 @@ impl AgentReports {
         if is_news {
             self.inner.arrived.notify_one();
         }
+        Duration::ZERO
+    }
+
+    /// The age of the machine's newest report; `None` if `report` is the newest.
+    fn age_of_newer(&self, node: &str, report: &NodeReport) -> Option<Duration> {
+        let order = report.order.as_ref()?;
+        let mut newest = self.inner.newest.lock();
+        let Some(known) = newest.get_mut(node) else {
+            newest.insert(node.to_owned(), NewestReport::new(order.clone()));
+            return None;
+        };
+        (!known.follow(order)).then(|| known.age())
     }
 
     /// Whether a report is news because of the revision of the rules of isolation alone. To be said
@@ -125,12 +147,15 @@ impl AgentReports {
     pub(super) fn begin(&self) -> Instant {
         let mut reports = self.inner.by_node.lock();
         reports.clear();
+        let mut newest = self.inner.newest.lock();
+        newest.retain(|_, report| report.may_be_followed());
         Instant::now()
     }
 
     /// Forgets the report of a machine.
     pub fn forget(&self, node: &str) {
         self.inner.by_node.lock().remove(node);
+        self.inner.newest.lock().remove(node);
     }
 
     /// Waits for the next report that is news.
@@ -161,7 +186,11 @@ impl AgentReports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_types::{api::IsolationReport, resource::Isolation};
+    use kat_types::{
+        api::{IsolationReport, ReportOrder},
+        machine::fence::BootTime,
+        resource::Isolation,
+    };
 
     const TICK: Duration = Duration::from_secs(3);
 
@@ -214,6 +243,73 @@ mod tests {
         reports.begin();
         assert!(wakes(&report).await, "the first report to this leader");
         assert!(!wakes(&report).await);
+    }
+
+    fn ordered(boot_id: &str, seconds: u64) -> NodeReport {
+        NodeReport {
+            desired_revision: seconds,
+            order: Some(ReportOrder {
+                boot_id: boot_id.to_owned(),
+                since_boot: BootTime::from(Duration::from_secs(seconds)),
+            }),
+            ..NodeReport::default()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_that_arrives_after_a_newer_one_changes_nothing() {
+        let reports = AgentReports::default();
+        let believed = || {
+            let observed = reports.observed(Duration::MAX);
+            let reported = &observed.reports["n1"];
+            (reported.report.desired_revision, reported.age)
+        };
+        assert_eq!(reports.accept("n1", ordered("a", 20), TICK), Duration::ZERO);
+        reports.next().await;
+        tokio::time::advance(TICK).await;
+        // The machine counts from the newer report on, as the leader does.
+        assert_eq!(reports.accept("n1", ordered("a", 10), TICK), TICK);
+        assert_eq!(believed(), (20, TICK));
+        let woken = tokio::time::timeout(Duration::ZERO, reports.next()).await;
+        assert!(woken.is_err(), "nothing is planned for it");
+
+        assert_eq!(reports.accept("n1", ordered("a", 23), TICK), Duration::ZERO);
+        assert_eq!(believed(), (23, Duration::ZERO));
+        assert_eq!(reports.accept("n1", ordered("b", 5), TICK), Duration::ZERO);
+        assert_eq!(reports.accept("n1", ordered("a", 24), TICK), Duration::ZERO);
+        assert_eq!(believed(), (5, Duration::ZERO), "it has booted");
+        let other = NodeReport::default();
+        assert_eq!(reports.accept("n2", other, TICK), Duration::ZERO);
+        assert_eq!(reports.observed(Duration::MAX).reports.len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_of_an_earlier_version_counts_when_it_arrives() {
+        let reports = AgentReports::default();
+        reports.accept("n1", ordered("a", 20), TICK);
+        let earlier = NodeReport {
+            order: None,
+            ..ordered("a", 10)
+        };
+        reports.accept("n1", earlier, TICK);
+        let observed = reports.observed(Duration::MAX);
+        assert_eq!(observed.reports["n1"].report.desired_revision, 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_leads_again_still_knows_which_reports_are_late() {
+        let reports = AgentReports::default();
+        reports.accept("n1", ordered("a", 20), TICK);
+        tokio::time::advance(TICK).await;
+        reports.begin();
+        assert_eq!(reports.accept("n1", ordered("a", 10), TICK), TICK);
+        assert!(reports.observed(TICK).reports.is_empty());
+        reports.accept("n1", ordered("a", 21), TICK);
+        assert_eq!(reports.observed(TICK).reports.len(), 1);
+
+        reports.forget("n1");
+        reports.accept("n1", ordered("a", 1), TICK);
+        assert_eq!(reports.observed(TICK).reports.len(), 1, "another machine");
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@
 //! Modules:
 //! - `run`, `planning`: the loop, and whether it makes plans and can write them.
 //! - `snapshot_builder`, `handle`, `rehearsal`: the input of plans, and the API's access.
+//! - `report_order`: which of a machine's reports is newer.
 //! - `members`, `member_events`, `clients`, `etcd_status`, `upkeep`: etcd's members and their
 //!   files.
 //! - `rotation`: the replacement of authorities and of the recovery key, step by step.
@@ -30,7 +31,8 @@
 //!   [`AuthorityMaker`] are traits that the agent implements.
 //!
 //! Tests are beside the code, with the store in memory. `snapshot_builder/stored.rs` reads
-//! `tests/stored`. `tests/members` uses real etcds, and `tests/simulation` the whole loop.
+//! `tests/stored`. `tests/members` uses real etcds, and `tests/simulation` the whole loop; targets
+//! `acme-answer` and `acme-dns` of `contrib/fuzz`.
 
 // Tests may build JSON values directly; in the build without tests clippy forbids
 // `serde_json::to_vec` and similar functions.
@@ -45,11 +47,15 @@ mod member_events;
 mod members;
 mod planning;
 mod rehearsal;
+mod report_order;
 mod rotation;
 mod run;
 mod snapshot_builder;
 mod takeover;
 mod upkeep;
+
+#[cfg(any(test, fuzzing))]
+pub use acme::fuzz;
 
 pub use crate::snapshot_builder::*;
 pub use acme::{

@@ -36,7 +36,8 @@
 //! - The crate knows no etcd, no API and no plan. `containers/namespaces.rs` has its only `unsafe`.
 //!
 //! Tests: unit tests beside the code; `tests/network` in network namespaces, as root; targets of
-//! `contrib/fuzz` for DNS, the hook, announcements and WireGuard; `tests/lab` between machines.
+//! `contrib/fuzz` for DNS, the hook, announcements, WireGuard, ARP and neighbour discovery; `tests/lab`
+//! between machines.
 
 // Tests may build JSON values directly; in the build without tests clippy forbids
 // `serde_json::to_vec` and similar functions.
@@ -52,6 +53,7 @@ pub mod nftables;
 pub mod overlay;
 mod reconcile;
 mod run_file;
+pub mod run_gate;
 pub mod service;
 pub mod silent_peers;
 pub mod state_files;

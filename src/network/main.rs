@@ -2,15 +2,18 @@
 //!
 //! - `kat-net run`: the body of kat-net.service.
 //! - `kat-net hook`: connects a container to the overlay; Podman's OCI hook.
+//! - `kat-net run-gate begin|end TIMES RUNS`: what a unit with a schedule of its own calls before and after
+//!   each run, as its user.
 //! - `kat-net wireguard LINK`: WireGuard in a program, the body of kat-wg.service.
 
 use std::{
     ffi::{OsStr, OsString},
+    path::Path,
     process::ExitCode,
 };
 
 use kat_daemon::logging;
-use kat_network::{hook, overlay::wireguard::userspace, service};
+use kat_network::{hook, overlay::wireguard::userspace, run_gate, service};
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -19,6 +22,10 @@ fn main() -> ExitCode {
     match words.as_slice() {
         // The hook delays every start of a container, so it uses neither a runtime nor a log.
         [Some("hook")] => hook::main(std::io::stdin().lock()),
+        [Some("run-gate"), Some("begin"), Some(times), Some(runs)] => {
+            run_gate::begin(Path::new(times), Path::new(runs))
+        }
+        [Some("run-gate"), Some("end"), Some(_), Some(runs)] => run_gate::end(Path::new(runs)),
         [Some("run")] => ended(run()),
         [Some("wireguard"), Some(link)] => ended(run_wireguard(link)),
         [Some("--version" | "version")] => {
@@ -26,7 +33,9 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         _ => {
-            anstream::eprintln!("usage: kat-net run | hook | wireguard LINK | --version");
+            anstream::eprintln!(
+                "usage: kat-net run | hook | run-gate begin|end TIMES RUNS | wireguard LINK | --version"
+            );
             ExitCode::from(2)
         }
     }

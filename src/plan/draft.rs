@@ -89,6 +89,13 @@ const HARD_BYTES: usize = 1400 * 1000;
 /// The id of a stored assignment, and the assignment.
 pub(super) type StoredInstance<'a> = (&'a String, &'a InstanceEntry);
 
+/// The stored assignments of a workload, in the order of their ids.
+#[derive(Default)]
+struct WorkloadInstances<'a> {
+    all: Vec<StoredInstance<'a>>,
+    by_slot: BTreeMap<u32, Vec<StoredInstance<'a>>>,
+}
+
 /// The state while a plan is made: the snapshot, and what the plan has changed so far.
 pub(super) struct Draft<'a> {
     pub(super) snapshot: &'a Snapshot,
@@ -106,7 +113,7 @@ pub(super) struct Draft<'a> {
     /// Users of the stored assignments, by machine.
     users: BTreeMap<&'a str, BTreeSet<u32>>,
     /// The stored assignments by namespace and workload.
-    instances: BTreeMap<&'a str, BTreeMap<&'a str, Vec<StoredInstance<'a>>>>,
+    instances: BTreeMap<&'a str, BTreeMap<&'a str, WorkloadInstances<'a>>>,
     /// Instances that this plan has placed, with their workloads.
     placed: BTreeMap<String, WorkloadKey>,
     /// Slots for which this plan has found no machine, with the reasons.
@@ -149,19 +156,20 @@ impl<'a> Draft<'a> {
             let newest = newest.entry(node.clone()).or_insert((0, *address));
             *newest = (*newest).max((stored.revision, *address));
         }
-        let mut instances: BTreeMap<&str, BTreeMap<&str, Vec<StoredInstance<'_>>>> =
-            BTreeMap::new();
+        let mut instances: BTreeMap<&str, BTreeMap<&str, WorkloadInstances<'_>>> = BTreeMap::new();
         let mut users: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
         for (id, entry) in &snapshot.instances {
             let assignment = &entry.assignment.value;
             let own = users.entry(entry.node.as_str()).or_default();
             own.insert(assignment.user.index);
-            instances
+            let own = instances
                 .entry(assignment.namespace.as_str())
                 .or_default()
                 .entry(assignment.workload.as_str())
-                .or_default()
-                .push((id, entry));
+                .or_default();
+            own.all.push((id, entry));
+            let in_slot = own.by_slot.entry(assignment.slot).or_default();
+            in_slot.push((id, entry));
         }
         let mut draft = Self {
             snapshot,
@@ -244,10 +252,8 @@ impl<'a> Draft<'a> {
     fn in_slot_of(&self, assignment: &Assignment) -> impl Iterator<Item = &'a InstanceEntry> {
         let workload = self.instances.get(assignment.namespace.as_str());
         let workload = workload.and_then(|all| all.get(assignment.workload.as_str()));
-        let slot = assignment.slot;
-        let all = workload.into_iter().flatten();
-        all.map(|(_, entry)| *entry)
-            .filter(move |entry| entry.assignment.value.slot == slot)
+        let slot = workload.and_then(|own| own.by_slot.get(&assignment.slot));
+        slot.into_iter().flatten().map(|(_, entry)| *entry)
     }
 
     /// The stored assignments of a workload, in the order of their ids.
@@ -255,7 +261,28 @@ impl<'a> Draft<'a> {
         self.instances
             .get(key.namespace.as_str())
             .and_then(|namespace| namespace.get(key.name.as_str()))
+            .map_or(&[], |own| own.all.as_slice())
+    }
+
+    /// The stored assignments of one slot of a workload, in the order of their ids.
+    pub(super) fn instances_in_slot(&self, key: &WorkloadKey, slot: u32) -> &[StoredInstance<'a>] {
+        self.instances
+            .get(key.namespace.as_str())
+            .and_then(|namespace| namespace.get(key.name.as_str()))
+            .and_then(|own| own.by_slot.get(&slot))
             .map_or(&[], Vec::as_slice)
+    }
+
+    /// The stored assignments of a workload that this plan stops.
+    pub(super) fn stopped_of(&self, key: &WorkloadKey) -> impl Iterator<Item = StoredInstance<'a>> {
+        let stored = &self.snapshot.instances;
+        let stopped = self.stopped.iter();
+        let stopped = stopped.filter_map(move |id| stored.get_key_value(id));
+        stopped.filter(move |(_, entry)| {
+            let assignment = &entry.assignment.value;
+            (assignment.namespace.as_str(), assignment.workload.as_str())
+                == (key.namespace.as_str(), key.name.as_str())
+        })
     }
 
     /// Whether a stored assignment is for this machine.

@@ -358,6 +358,7 @@ mod tests {
             quota: Default::default(),
             access: Default::default(),
             ingress_hosts: None,
+            defaults: Default::default(),
         };
         record.quota.events = Some(1);
         let stored = Stored {

@@ -2,6 +2,7 @@
 //! certificates of KAT's own authority.
 
 pub(crate) mod acme;
+mod authority;
 pub(crate) mod certificates;
 pub(crate) mod hosts;
 mod outside;
@@ -29,6 +30,7 @@ pub use acme::{
     AcmeStep, CheckedName, DnsAccess, DnsKey, EabAccount, ProofKind, RecordCheck, TsigHash,
     order_in_words, uses_acme,
 };
+pub use authority::INGRESS_GRACE_SECONDS;
 pub use certificates::{CertificateStep, IssuingError, next_certificate};
 pub use hosts::{
     ClaimConflict, WorkloadClaims, claim_conflict, claims_of_stored, serving_conflict,
@@ -39,9 +41,15 @@ pub use routes::{PlannedRoute, RouteIssuer, RouteTrouble, auth_target, planned_r
 /// The machines that serve routes: those with the label, and all while none has it. None without an
 /// ingress.
 pub fn ingress_machines(snapshot: &Snapshot) -> Vec<&str> {
-    if !snapshot.wanted_cluster().spec.ingress.enabled {
-        return Vec::new();
+    match snapshot.wanted_cluster().spec.ingress.enabled {
+        true => machines_for_ingress(snapshot),
+        false => Vec::new(),
     }
+}
+
+/// The machines that callers from outside use: those with the label, and all while none has it. They have
+/// the host ports with `hostPortOn: ingress`, also in a cluster without an ingress of its own.
+pub(crate) fn machines_for_ingress(snapshot: &Snapshot) -> Vec<&str> {
     let names = |only_labelled: bool| -> Vec<&str> {
         let nodes = snapshot.nodes.iter();
         let meant = nodes
@@ -128,10 +136,13 @@ pub(crate) fn plan_routes(draft: &mut Draft<'_>) {
     draft.commit(group, "routes".to_owned(), Vec::new());
 }
 
-/// Whether there is a route, or a certificate of KAT's own authority: whether [`next_certificate`] may
-/// have something to do.
+/// Whether there is a route, or a certificate of KAT's own authority, or the authority is being replaced:
+/// whether [`next_certificate`] may have something to do.
 pub fn uses_own_authority(snapshot: &Snapshot) -> bool {
-    !snapshot.ingress_certificates.is_empty() || has_routes(snapshot)
+    let authority = snapshot.ingress_authority.as_ref();
+    !snapshot.ingress_certificates.is_empty()
+        || authority.is_some_and(|stored| stored.value.is_being_replaced())
+        || has_routes(snapshot)
 }
 
 /// Whether a route of the workload uses a secret, as its certificate or for its users.

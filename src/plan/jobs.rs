@@ -5,11 +5,16 @@
 //! is lost between both leaves a run that its successor continues, and no two leaders begin the run of
 //! one scheduled time.
 //!
-//! [`due`] chooses the scheduled times that get a run, and [`attempts`] the next step of a run; both are
-//! pure.
+//! The machine with the Job's data may begin the runs by itself ([`bound`]): then the leader decides no
+//! time, and takes the machine's runs from its reports.
+//!
+//! [`due`] chooses the scheduled times that get a run, [`attempts`] the next step of a run, and
+//! [`per_node`] the machines of a run with one instance on each; all are pure.
 
 mod attempts;
+mod bound;
 mod due;
+mod per_node;
 mod schedule;
 pub(crate) mod summary;
 
@@ -19,28 +24,37 @@ use jiff::{SignedDuration, Timestamp};
 
 use self::{
     attempts::{AttemptState, LiveAttempt, RunStep, RunSurroundings},
+    bound::{BoundState, ScheduleKeeper},
     due::{DueRules, DueTimes},
+    per_node::{MachineState, RunMachines},
     summary::JobSummary,
 };
 use crate::{
     draft::{Draft, OperationGroup},
+    nodes::node_loss::LastContact,
     rollout::{
-        blocked::{Blocked, LeaveObstacle, WorkloadOutcome},
-        in_place,
+        blocked::{Blocked, LeaveObstacle, NotPlaced, WorkloadOutcome},
+        runs_alone,
         slot::LiveInstance,
+        slots::{SlotSet, slot_of_machine},
     },
+    scheduling::schedule::is_tolerated,
     service::WorkloadPlanner,
     start_order::StartWait,
     status::{InstanceTrouble, instance_trouble},
 };
 use kat_types::{
-    api::{EventKind, InstancePhase, ObjectKind},
+    api::{EventKind, InstancePhase, NodePhase, ObjectKind},
+    machine::fence::{JOB_START_CONTACT, START_MARGIN_SECONDS},
     reason::{EventReason, Reason},
-    resource::{Completions, ConcurrencyPolicy, JobSpec, OnNodeLoss, RestartCondition},
+    resource::{
+        CatchUp, Completions, ConcurrencyPolicy, JobSpec, OnNodeLoss, RestartCondition,
+        WorkloadSpec,
+    },
     store::{
         jobs::{
-            AttemptEnd, JobRunRecord, JobStateRecord, RunCause, RunPhase, SkippedRun,
-            generation_run, scheduled_run,
+            AttemptEnd, JobRunRecord, JobStateRecord, MOST_OVERLAPPING_RUNS, RunCause, RunPhase,
+            SkippedRun, generation_run, scheduled_run,
         },
         keys,
         records::WorkloadMeta,
@@ -50,6 +64,7 @@ use kat_types::{
     },
 };
 
+pub use due::{ON_TIME, start_of_run};
 pub use schedule::{Schedule, ScheduleError};
 
 /// Most characters of the message of an instance that a run's record keeps.
@@ -69,10 +84,10 @@ pub fn new_run(
     cause: RunCause,
     now: Timestamp,
 ) -> JobRunRecord {
-    let completions = match spec.completions {
-        Completions::Count(count) => count,
-        // Refused at apply as not built.
-        Completions::PerNode(_) => 1,
+    let (completions, machines) = match spec.completions {
+        Completions::Count(count) => (count, None),
+        // Its machines are known when it begins.
+        Completions::PerNode(_) => (0, Some(Vec::new())),
     };
     JobRunRecord {
         schema: 1,
@@ -81,6 +96,7 @@ pub fn new_run(
         cause,
         created: now,
         completions,
+        machines,
         parallelism: spec.parallelism.max(1),
         backoff_limit: spec.backoff_limit,
         deadline_seconds: spec.active_deadline_seconds,
@@ -151,14 +167,20 @@ impl WorkloadPlanner<'_, '_, '_> {
         let uid = &self.entry.meta.value.uid;
         let stored = self.draft.snapshot.jobs.get(self.key);
         let mut job = job_plan(spec, stored, uid);
+        let bound = self.follow_bound(parsed, &mut job, all);
         let in_order = job.in_order().into_iter();
         let in_order: Vec<_> = in_order
             .map(|(key, run)| (key.clone(), run.clone()))
             .collect();
         let mut is_first = all.is_empty();
         for (key, stored) in in_order {
+            // Its machine decides about it.
+            if stored.value.bound {
+                continue;
+            }
             let run = (key.as_str(), &*stored.value);
-            let planned = self.step_of(parsed, &job, run, (all, is_first), data_moves);
+            let is_held = data_moves || outcome.start_wait.is_some();
+            let planned = self.step_of(parsed, &job, run, (all, is_first), is_held);
             let PlannedStep {
                 step,
                 start,
@@ -174,17 +196,8 @@ impl WorkloadPlanner<'_, '_, '_> {
             if let Some(wake) = step.wake {
                 self.draft.wake(wake);
             }
-            if !data_moves {
-                for index in &step.create {
-                    match self.create_attempt(parsed, *index, &key, &step.record) {
-                        Ok(_) => is_first = false,
-                        Err(cause) => {
-                            outcome.blocked.push(Blocked::NotPlaced(cause));
-                            break;
-                        }
-                    }
-                }
-                self.flush_gathered();
+            if !data_moves && self.create_attempts(parsed, &key, &step, &mut outcome.blocked) {
+                is_first = false;
             }
             let revision = stored.revision;
             let value = Arc::new(step.record);
@@ -193,28 +206,43 @@ impl WorkloadPlanner<'_, '_, '_> {
         if outcome.start_wait.is_none() {
             self.record.start = None;
         }
-        let next = self.begin_runs(&mut job);
+        let next = match bound {
+            BoundState::Free => {
+                let before = job.state.clone();
+                let next = self.begin_runs(&mut job);
+                let is_held = data_moves || outcome.start_wait.is_some();
+                if !is_held {
+                    self.bind(parsed, &mut job, &before, all);
+                }
+                next
+            }
+            BoundState::Kept { .. } | BoundState::Lost => self.next_time(&job),
+        };
         self.forget_runs(&job, all);
         self.delete_when_over(&job, all);
-        outcome.job = Some(self.summary_of(&job, next, all, &outcome));
+        let withdraws = bound == BoundState::Kept { withdraws: true };
+        let keeper = bound::keeper(all, withdraws, self.draft.now);
+        outcome.job = Some(self.summary_of(&job, (next, keeper), all, &outcome));
         outcome
     }
 
-    /// The next step of one run. `data_moves` says that the data of the Job's volumes is on its way.
+    /// The next step of one run. `is_held` says that it may not begin: the data of the Job's volumes is
+    /// on its way, or a run before it waits for other workloads.
     fn step_of(
         &mut self,
         parsed: &ParsedWorkload,
         job: &JobPlan<'_>,
         (key, run): (&str, &JobRunRecord),
         (all, is_first): (&[LiveInstance<'_>], bool),
-        data_moves: bool,
+        is_held: bool,
     ) -> PlannedStep {
         let now = self.draft.now;
+        let spec = &parsed.workload.spec;
+        let moves = spec.on_node_loss == Some(OnNodeLoss::Move);
         // One that its own machine has stopped for certain is in nobody's way.
         let own = all
             .iter()
             .filter(|live| run_key(live) == Some(key) && (live.is_wanted() || !live.fenced));
-        let moves = parsed.workload.spec.on_node_loss == Some(OnNodeLoss::Move);
         let mut blocked = Vec::new();
         let live: Vec<LiveAttempt> = own
             .map(|live| {
@@ -225,21 +253,24 @@ impl WorkloadPlanner<'_, '_, '_> {
                 LiveAttempt {
                     instance: live.id.to_owned(),
                     node: live.node.to_owned(),
-                    index: live.assignment.slot,
+                    index: index_in(run, live),
                     state: attempt_state(live, now, moves),
                 }
             })
             .collect();
-        let may_begin = match job.spec.concurrency_policy {
-            ConcurrencyPolicy::Allow => true,
-            ConcurrencyPolicy::Forbid | ConcurrencyPolicy::Replace => {
-                !is_in_the_way(job, (key, run), all, now)
-            }
-        };
+        let alone = runs_alone(spec);
+        let overlaps = job.spec.concurrency_policy == ConcurrencyPolicy::Allow && !alone;
+        let is_free = overlaps
+            || match run.machines {
+                // On a machine with an instance of another run it waits for that one alone.
+                Some(_) => !earlier_is_active(job, run),
+                None => !is_in_the_way(job, (key, run), all, now),
+            };
         let superseded = job.runs.values().any(|other| {
-            other.value.is_active() && other.value.number > run.number && supersedes(job.spec)
+            let other = &other.value;
+            other.is_active() && other.number > run.number && supersedes(job.spec, run, other)
         });
-        let may_begin = may_begin && !data_moves;
+        let may_begin = is_free && !is_held;
         let begins = may_begin && run.is_active() && run.started.is_none();
         let start = if begins && !superseded && run.cancelled.is_none() {
             let wait = self.run_wait(parsed, key);
@@ -247,13 +278,25 @@ impl WorkloadPlanner<'_, '_, '_> {
         } else {
             RunStart::NotNow
         };
+        let mut may_begin = may_begin && !matches!(start, RunStart::Waits(_));
+        let begun = match start {
+            RunStart::Free if run.lacks_machines() => self.on_machines(parsed, run),
+            RunStart::Free | RunStart::NotNow | RunStart::Waits(_) => Ok(run.clone()),
+        };
+        let run = begun.unwrap_or_else(|cause| {
+            blocked.push(Blocked::NotPlaced(cause));
+            may_begin = false;
+            run.clone()
+        });
+        let machines = self.machine_states(job, (key, &run), all, (spec, overlaps));
         let surroundings = RunSurroundings {
             now,
-            may_begin: may_begin && !matches!(start, RunStart::Waits(_)),
-            alone: in_place(&parsed.workload.spec),
+            may_begin,
+            alone,
             any_instance: !is_first,
+            machines: &machines,
         };
-        let mut step = attempts::step(run, &live, surroundings);
+        let mut step = attempts::step(&run, &live, surroundings);
         if superseded && step.record.is_active() {
             let mut over = step.record.clone();
             // It may have been about to begin.
@@ -264,11 +307,115 @@ impl WorkloadPlanner<'_, '_, '_> {
             over.finished = Some(now);
             step = attempts::step(&over, &live, surroundings);
         }
+        if step.record.is_active() {
+            let obstacle = per_node::obstacle(&step.record, &machines);
+            blocked.extend(obstacle.map(|why| Blocked::NotPlaced(NotPlaced::MachineNotReady(why))));
+        }
         PlannedStep {
             step,
             start,
             blocked,
         }
+    }
+
+    /// A run that begins now with one instance on each machine: with its machines, or failed because no
+    /// machine matches. An error says why it cannot begin yet.
+    fn on_machines(
+        &self,
+        parsed: &ParsedWorkload,
+        run: &JobRunRecord,
+    ) -> Result<JobRunRecord, NotPlaced> {
+        let (snapshot, statuses) = (self.draft.snapshot, self.around.statuses);
+        let mut run = run.clone();
+        match per_node::machines_at_start(snapshot, statuses, &parsed.workload.spec) {
+            RunMachines::Known { machines, left_out } => {
+                run.completions = u32::try_from(machines.len()).unwrap_or(u32::MAX);
+                run.machines = Some(machines);
+                run.left_out = left_out;
+            }
+            RunMachines::NoneYet(why) => return Err(NotPlaced::MachineNotReady(why)),
+            RunMachines::NoMatch => {
+                run.phase = RunPhase::Failed;
+                run.reason = Reason::NoMatchingMachine.into();
+                run.message = "no machine matches nodeSelector and tolerations".to_owned();
+                run.finished = Some(self.draft.now);
+            }
+        }
+        Ok(run)
+    }
+
+    /// The machines of a run as they are now, by index. `overlaps` says that instances of several runs
+    /// may be on one machine.
+    fn machine_states(
+        &self,
+        job: &JobPlan<'_>,
+        (key, run): (&str, &JobRunRecord),
+        all: &[LiveInstance<'_>],
+        (spec, overlaps): (&WorkloadSpec, bool),
+    ) -> Vec<MachineState> {
+        let machines = run.machines.iter().flatten();
+        let states = machines.map(|machine| {
+            let node = &machine.node;
+            let Some(entry) = self.draft.snapshot.nodes.get(node) else {
+                return MachineState::Removed;
+            };
+            let phase = self.around.statuses.get(node).map(|status| status.phase);
+            match phase {
+                Some(NodePhase::Ready | NodePhase::Draining | NodePhase::Drained) => {}
+                Some(NodePhase::Joining | NodePhase::NotReady | NodePhase::Detached) | None => {
+                    return MachineState::Away;
+                }
+            }
+            if !is_tolerated(spec, &entry.registration.value.taints) {
+                return MachineState::Tainted;
+            }
+            let here = all.iter().filter(|live| live.node == node);
+            let mut others = here.filter(|live| run_key(live) != Some(key));
+            match !overlaps && others.any(|live| may_run(job, live, self.draft.now)) {
+                true => MachineState::Occupied,
+                false => MachineState::Open,
+            }
+        });
+        states.collect()
+    }
+
+    /// Places the next instances of a run, and returns whether there was any place.
+    fn create_attempts(
+        &mut self,
+        parsed: &ParsedWorkload,
+        key: &str,
+        step: &RunStep,
+        blocked: &mut Vec<Blocked>,
+    ) -> bool {
+        let record = &step.record;
+        let before = self.slots.clone();
+        if let Some(machines) = &record.machines {
+            let snapshot = self.draft.snapshot;
+            let nodes = machines.iter();
+            let nodes = nodes.filter_map(|one| snapshot.nodes.get_key_value(&one.node));
+            let slots =
+                nodes.filter_map(|(name, node)| Some((slot_of_machine(snapshot, node)?, &**name)));
+            self.slots = SlotSet::Machines(slots.collect());
+        }
+        let mut places = step.places;
+        for index in &step.create {
+            if places == 0 {
+                break;
+            }
+            match self.create_attempt(parsed, *index, key, record) {
+                Ok(_) => places -= 1,
+                Err(cause) => {
+                    blocked.push(Blocked::NotPlaced(cause));
+                    // Another machine may have room for its own instance.
+                    if record.machines.is_none() {
+                        break;
+                    }
+                }
+            }
+        }
+        self.slots = before;
+        self.flush_gathered();
+        places < step.places
     }
 
     /// Writes the record of a run where it changed, together with the stops of its instances.
@@ -309,6 +456,13 @@ impl WorkloadPlanner<'_, '_, '_> {
         self.group.put(run_key.clone(), record);
         let unchanged = Compare::ModRevision(run_key, stored.revision);
         self.commit_gathered(format!("run {} of {}", record.number, self.key), unchanged);
+    }
+
+    /// The next time of a schedule that a machine keeps.
+    fn next_time(&self, job: &JobPlan<'_>) -> Option<Timestamp> {
+        let expression = job.spec.schedule.as_ref()?;
+        let schedule = Schedule::parse(expression, &job.spec.time_zone).ok()?;
+        schedule.after(self.draft.now)
     }
 
     /// Makes the runs that are due, and returns when the next scheduled time is.
@@ -440,8 +594,10 @@ impl WorkloadPlanner<'_, '_, '_> {
     fn take_due(&self, job: &mut JobPlan<'_>, due: DueTimes, new: &mut Vec<NewRun>) {
         let now = self.draft.now;
         let meta = &self.entry.meta.value;
-        let waits = job.spec.catch_up == kat_types::resource::CatchUp::All
-            && job.spec.concurrency_policy == ConcurrencyPolicy::Forbid;
+        let policy = job.spec.concurrency_policy;
+        let waits = job.spec.catch_up == CatchUp::All && policy != ConcurrencyPolicy::Replace;
+        let active = job.runs.values().filter(|run| run.value.is_active());
+        let active: Vec<u64> = active.map(|run| run.value.number).collect();
         if let Some(missed) = due.missed {
             job.state.skips = job.state.skips.saturating_add(due.misses);
             job.state.skipped = Some(SkippedRun {
@@ -462,22 +618,32 @@ impl WorkloadPlanner<'_, '_, '_> {
                 job.state.handled = job.state.handled.max(Some(time));
                 continue;
             }
-            let active = job.runs.values().find(|run| run.value.is_active());
-            let active = active.map(|run| run.value.number);
-            let first = new.is_empty();
-            if job.spec.concurrency_policy == ConcurrencyPolicy::Forbid
-                && (active.is_some() || !first)
-            {
+            let count = active.len() + new.len();
+            let overlap = match policy {
+                ConcurrencyPolicy::Forbid if count > 0 => {
+                    let by = active.first().copied();
+                    let by = by.unwrap_or(job.state.last_number + 1);
+                    Some(format!(
+                        "run {by} was active, and concurrencyPolicy is Forbid"
+                    ))
+                }
+                ConcurrencyPolicy::Allow if count >= MOST_OVERLAPPING_RUNS => Some(format!(
+                    "{count} runs were active, which is the most under concurrencyPolicy Allow"
+                )),
+                ConcurrencyPolicy::Forbid
+                | ConcurrencyPolicy::Allow
+                | ConcurrencyPolicy::Replace => None,
+            };
+            if let Some(message) = overlap {
                 if waits {
-                    // Decided when the run before it is over.
+                    // Decided when a run before it is over.
                     break;
                 }
-                let by = active.unwrap_or(job.state.last_number + 1);
                 job.state.skips = job.state.skips.saturating_add(1);
                 job.state.skipped = Some(SkippedRun {
                     scheduled: time,
                     reason: Reason::RunOverlapped.into(),
-                    message: format!("run {by} was active, and concurrencyPolicy is Forbid"),
+                    message,
                 });
                 job.state.handled = job.state.handled.max(Some(time));
                 continue;
@@ -564,7 +730,7 @@ impl WorkloadPlanner<'_, '_, '_> {
     fn summary_of(
         &self,
         job: &JobPlan<'_>,
-        next: Option<Timestamp>,
+        (next, keeper): (Option<Timestamp>, Option<ScheduleKeeper>),
         all: &[LiveInstance<'_>],
         outcome: &WorkloadOutcome<'_>,
     ) -> JobSummary {
@@ -579,6 +745,8 @@ impl WorkloadPlanner<'_, '_, '_> {
             Some((*reason, message.clone()))
         } else if let Some(not_placed) = outcome.not_placed().filter(|_| is_active) {
             Some(not_placed)
+        } else if let Some(waits) = keeper.as_ref().and_then(ScheduleKeeper::wait) {
+            Some((Reason::NodeNotReady, waits))
         } else if let Some(unreadable) = unreadable {
             Some((Reason::ScheduleUnreadable, unreadable.message.clone()))
         } else {
@@ -586,7 +754,13 @@ impl WorkloadPlanner<'_, '_, '_> {
             let going = all.iter().filter(|live| !live.has_ended());
             instance_trouble(going).and_then(InstanceTrouble::known)
         };
-        summary::summary(job.spec, &job.state, &runs, next, trouble)
+        summary::summary(
+            job.spec,
+            &job.state,
+            &runs,
+            (next, keeper.as_ref()),
+            trouble,
+        )
     }
 }
 
@@ -613,14 +787,36 @@ fn job_plan<'p>(spec: &'p JobSpec, stored: Option<&JobEntry>, uid: &str) -> JobP
     }
 }
 
-/// Whether a later run ends the earlier ones.
-fn supersedes(spec: &JobSpec) -> bool {
-    spec.schedule.is_none() || spec.concurrency_policy == ConcurrencyPolicy::Replace
+/// Whether a later run ends an earlier one.
+fn supersedes(spec: &JobSpec, earlier: &JobRunRecord, later: &JobRunRecord) -> bool {
+    match spec.concurrency_policy {
+        ConcurrencyPolicy::Replace => true,
+        ConcurrencyPolicy::Forbid => spec.schedule.is_none(),
+        // Changed files end a run that has none of a schedule; a run by hand does not.
+        ConcurrencyPolicy::Allow => {
+            spec.schedule.is_none() && later.generation > earlier.generation
+        }
+    }
+}
+
+/// The index of an instance in its run: its slot, or the place of its machine.
+fn index_in(run: &JobRunRecord, live: &LiveInstance<'_>) -> u32 {
+    let Some(machines) = &run.machines else {
+        return live.assignment.slot;
+    };
+    let place = machines.iter().position(|one| one.node == live.node);
+    let place = place.and_then(|place| u32::try_from(place).ok());
+    place.unwrap_or(u32::MAX)
 }
 
 /// The last part of the key of an instance's run.
 fn run_key<'l>(live: &LiveInstance<'l>) -> Option<&'l str> {
     live.assignment.run.as_ref().map(|run| run.key.as_str())
+}
+
+fn earlier_is_active(job: &JobPlan<'_>, run: &JobRunRecord) -> bool {
+    let mut runs = job.runs.values();
+    runs.any(|other| other.value.is_active() && other.value.number < run.number)
 }
 
 /// Whether an earlier run is active, or an instance of another run may still run.
@@ -630,33 +826,48 @@ fn is_in_the_way(
     all: &[LiveInstance<'_>],
     now: Timestamp,
 ) -> bool {
-    let mut runs = job.runs.values();
-    let earlier = runs.any(|other| other.value.is_active() && other.value.number < run.number);
     let mut others = all.iter().filter(|live| run_key(live) != Some(key));
-    earlier
-        || others.any(|live| {
-            let of = run_key(live).and_then(|key| job.runs.get(key));
-            let deadline = of.and_then(|run| run.value.deadline());
-            let is_over = deadline.is_some_and(|deadline| deadline <= now)
-                && ended_by_systemd(live).is_some_and(|end| end <= now);
-            !(live.away && (is_over || live.fenced))
-        })
+    earlier_is_active(job, run) || others.any(|live| may_run(job, live, now))
+}
+
+/// Whether an instance may still run: on a machine that does not answer until its run's deadline, or
+/// until the machine has stopped it by itself.
+fn may_run(job: &JobPlan<'_>, live: &LiveInstance<'_>, now: Timestamp) -> bool {
+    let of = run_key(live).and_then(|key| job.runs.get(key));
+    let deadline = of.and_then(|run| run.value.deadline());
+    let is_over = deadline.is_some_and(|deadline| deadline <= now)
+        && ended_by_systemd(live).is_some_and(|end| end <= now);
+    !(live.away && (is_over || live.fenced))
 }
 
 /// When systemd has ended an instance on a machine that does not answer. Its time counts from its
-/// start there, not from its placement, and anew for each start.
+/// start there, not from its placement, and anew for each start. A machine may have started what is
+/// not known to run until [`JOB_START_CONTACT`] after it was last heard.
 fn ended_by_systemd(live: &LiveInstance<'_>) -> Option<Timestamp> {
     let assignment = live.assignment;
-    let left = assignment.run.as_ref()?.seconds_left?;
+    let left = i64::from(assignment.run.as_ref()?.seconds_left?);
+    let stop = i64::from(assignment.container.termination_grace_seconds) + STOP_MARGIN_SECONDS;
     let seen = live.record.and_then(|record| record.since);
-    let since = seen.or(assignment.created)?;
+    let seen = seen.or(assignment.created)?;
     let policy = &assignment.restart_policy;
     let starts = match policy.condition {
         RestartCondition::MaxCount => i64::from(policy.max_restarts).saturating_add(1),
         RestartCondition::Never | RestartCondition::Always => 1,
     };
-    let stop = i64::from(assignment.container.termination_grace_seconds) + STOP_MARGIN_SECONDS;
-    let each = i64::from(left).saturating_add(stop);
+    let runs = live
+        .record
+        .is_some_and(|record| record.phase == InstancePhase::Running);
+    if runs && policy.condition == RestartCondition::Never {
+        // It is not started again.
+        let after = SignedDuration::from_secs(left.saturating_add(stop));
+        return seen.checked_add(after).ok();
+    }
+    let LastContact { at, loss_timeout } = live.heard?;
+    let contact = SignedDuration::try_from(JOB_START_CONTACT).ok()?;
+    let since = at.checked_add(contact).ok()?.max(seen);
+    let held = i64::try_from(loss_timeout.as_secs()).ok()?;
+    let start = held.saturating_add(START_MARGIN_SECONDS.into());
+    let each = start.saturating_add(left).saturating_add(stop);
     let after = SignedDuration::from_secs(each.saturating_mul(starts));
     since.checked_add(after).ok()
 }

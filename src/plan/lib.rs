@@ -79,10 +79,11 @@ pub use crate::{
         loss_timeout::{AwaitedLossTimeout, awaited_loss_timeout, too_slow_for},
     },
     scheduling::{
-        host_ports::{HOST_PORT_DATA_PATH, reserved_ports},
+        host_ports::{HOST_PORT_DATA_PATH, SOURCES_DATA_PATH, has_allowed_sources, reserved_ports},
         schedule::*,
     },
     services::{
+        aliases::{NameConflict, NameUse, aliases_of, name_conflict},
         service_addresses::BALANCING_DATA_PATH,
         virtual_addresses::{HolderFitness, address_holding_machines, choose_holder},
     },
@@ -97,12 +98,12 @@ pub use event::*;
 pub use ingress::{
     AcmeAccount, AcmeFailure, AcmeFailureKind, AcmeOrders, AcmeQuestion, AcmeReply, AcmeRequest,
     AcmeStep, CertificateStep, CheckedName, ClaimConflict, DnsAccess, DnsKey, EabAccount,
-    IssuingError, PlannedRoute, ProofKind, RecordCheck, RouteIssuer, RouteTrouble, TsigHash,
-    WorkloadClaims, auth_target, claim_conflict, claims_of_stored, ingress_machines,
-    internal_domains, next_certificate, order_in_words, outside_target, planned_routes,
-    serving_conflict, uses_acme, uses_own_authority,
+    INGRESS_GRACE_SECONDS, IssuingError, PlannedRoute, ProofKind, RecordCheck, RouteIssuer,
+    RouteTrouble, TsigHash, WorkloadClaims, auth_target, claim_conflict, claims_of_stored,
+    ingress_machines, internal_domains, next_certificate, order_in_words, outside_target,
+    planned_routes, serving_conflict, uses_acme, uses_own_authority,
 };
-pub use jobs::{Schedule, ScheduleError, new_run};
+pub use jobs::{ON_TIME, Schedule, ScheduleError, new_run, start_of_run};
 pub use logins::logins_for;
 pub use quota::*;
 pub use rollout::slots::{DaemonMachine, machines_of_daemon};
@@ -183,7 +184,7 @@ fn plan_without(
         service::plan_workload(&mut draft, &mut machines, key, entry, around);
     }
     let callers = draft.count();
-    crate::services::service_addresses::plan_balance(&mut draft, &statuses, &services);
+    crate::services::service_addresses::plan_balance(&mut draft, &statuses, &services, &host_ports);
     crate::services::dns::plan_dns(&mut draft, &statuses, &services);
     // These changes may need several transactions, and the leader may die between two: instances
     // being stopped have lost their callers by then.

@@ -12,10 +12,10 @@ use super::{
 };
 use kat_types::{
     resource::{
-        Amounts, Bytes, Completions, Container, JobSpec, MilliCpu, QuotaResource, WorkloadSpec,
-        WorkloadType,
+        Amounts, Bytes, Completions, ConcurrencyPolicy, Container, JobSpec, MilliCpu,
+        QuotaResource, ResourceList, WorkloadSpec, WorkloadType,
     },
-    store::{revisions::WorkloadKey, snapshot::WorkloadEntry},
+    store::{jobs::MOST_OVERLAPPING_RUNS, revisions::WorkloadKey, snapshot::WorkloadEntry},
 };
 
 /// Quotas for writes with a deploy token, where the namespace has no quota of that kind.
@@ -45,25 +45,39 @@ pub struct QuotaExceeded {
     asked: String,
 }
 
+/// The requests of containers without their own in a namespace.
+pub fn default_requests(snapshot: &Snapshot, namespace: &str) -> ResourceList {
+    let stored = snapshot.namespaces.get(namespace);
+    stored.map_or_else(ResourceList::default, |stored| {
+        stored.value.defaults.requests
+    })
+}
+
 /// The amounts of its namespace's quotas that one workload uses. Of a DaemonService, those of one
-/// instance: [`on_each_machine`] multiplies them.
+/// instance: [`on_each_machine`] multiplies them. Of a Job with one instance on each machine, the
+/// volumes of one machine: [`volumes_on_each_machine`] multiplies them.
 pub fn amounts_of_workload(
     spec: &WorkloadSpec,
     job: Option<&JobSpec>,
     file_bytes: usize,
 ) -> Amounts {
-    // Of a Job, as many as one run may have at once.
-    let instances = match spec.kind {
+    let of_run = match spec.kind {
         WorkloadType::DaemonService => 1,
         WorkloadType::Service | WorkloadType::Job => {
             job.map_or_else(|| replicas(spec), most_at_once)
         }
     };
-    let instances = u64::from(instances);
+    let of_run = u64::from(of_run);
+    let instances = of_run.saturating_mul(job.map_or(1, most_runs));
     let whole = Container::together(&spec.container, &spec.init_containers, &spec.sidecars);
     let requests = whole.resources.effective_requests();
     let volumes = spec.volumes.iter().filter(|volume| volume.keeps_data());
-    let volumes = volumes.map(|volume| if volume.per_replica { instances } else { 1 });
+    // The runs of a Job use the same volumes.
+    let is_per_node = job.is_some_and(has_each_machine);
+    let volumes = volumes.map(|volume| match volume.per_replica && !is_per_node {
+        true => of_run,
+        false => 1,
+    });
     let all = |of_one: u64| of_one.saturating_mul(instances);
     Amounts {
         workloads: Some(1),
@@ -73,6 +87,24 @@ pub fn amounts_of_workload(
         volumes: Some(volumes.fold(0, u64::saturating_add)),
         file_bytes: Some(Bytes(number(file_bytes))),
         ..Amounts::default()
+    }
+}
+
+/// The amounts of a workload with the requests that its containers get from their namespace.
+#[must_use]
+pub fn add_default_requests(
+    amounts: Amounts,
+    spec: &WorkloadSpec,
+    defaults: ResourceList,
+) -> Amounts {
+    let filled = spec.with_default_requests(defaults);
+    let requests = filled.together().resources.effective_requests();
+    let instances = amounts.instances.unwrap_or(0);
+    let all = |of_one: u64| of_one.saturating_mul(instances);
+    Amounts {
+        cpu: requests.cpu.map(|cpu| MilliCpu(all(cpu.0))),
+        memory: requests.memory.map(|memory| Bytes(all(memory.0))),
+        ..amounts
     }
 }
 
@@ -105,6 +137,35 @@ pub fn on_each_machine(
     }
 }
 
+/// The amounts of a Job with one instance on each machine, with its volumes on the machines that its
+/// runs have.
+#[must_use]
+pub fn volumes_on_each_machine(
+    snapshot: &Snapshot,
+    spec: &WorkloadSpec,
+    amounts: Amounts,
+) -> Amounts {
+    let machines = number(machines_of_daemon(snapshot, spec).len());
+    let all = |of_one: u64| of_one.saturating_mul(machines);
+    Amounts {
+        volumes: amounts.volumes.map(all),
+        ..amounts
+    }
+}
+
+/// Whether runs of the Job have one instance on each machine.
+pub fn has_each_machine(job: &JobSpec) -> bool {
+    matches!(job.completions, Completions::PerNode(_))
+}
+
+/// Runs of a Job that may be active at once.
+fn most_runs(job: &JobSpec) -> u64 {
+    match job.concurrency_policy {
+        ConcurrencyPolicy::Allow => number(MOST_OVERLAPPING_RUNS),
+        ConcurrencyPolicy::Forbid | ConcurrencyPolicy::Replace => 1,
+    }
+}
+
 /// Instances that a run may have at once.
 fn most_at_once(job: &JobSpec) -> u32 {
     match job.completions {
@@ -122,9 +183,14 @@ fn of_entry(snapshot: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry) -> Am
     let file_bytes = entry.files.values().map(|file| file.value.len()).sum();
     let mut amounts = match &entry.parsed {
         Ok(parsed) => {
-            let spec = &parsed.workload.spec;
-            let amounts = amounts_of_workload(spec, parsed.job.as_ref(), file_bytes);
-            on_each_machine(snapshot, key, spec, amounts)
+            let defaults = default_requests(snapshot, &key.namespace);
+            let spec = parsed.workload.spec.with_default_requests(defaults);
+            let amounts = amounts_of_workload(&spec, parsed.job.as_ref(), file_bytes);
+            let amounts = on_each_machine(snapshot, key, &spec, amounts);
+            match parsed.job.as_ref().is_some_and(has_each_machine) {
+                true => volumes_on_each_machine(snapshot, &spec, amounts),
+                false => amounts,
+            }
         }
         Err(_) => Amounts {
             workloads: Some(1),
@@ -278,6 +344,7 @@ mod tests {
             quota,
             access: Default::default(),
             ingress_hosts: None,
+            defaults: Default::default(),
         };
         let stored = Stored {
             revision: 1,
@@ -318,6 +385,66 @@ mod tests {
         assert_eq!(grows(&limited, none, 5, 5), None);
         assert_eq!(grows(&limited, none, 5, 4), None);
         assert!(grows(&limited, none, 5, 6).is_some());
+    }
+
+    #[test]
+    fn a_job_uses_what_its_instances_request_that_run_at_once() {
+        let mut spec: WorkloadSpec = serde_json::from_value(serde_json::json!({
+            "type": "Job", "source": {"image": "work"}, "container": {},
+            "restartPolicy": {"condition": "Never"},
+        }))
+        .unwrap();
+        let job = |parallelism, completions| {
+            let spec = serde_json::json!({"parallelism": parallelism, "completions": completions});
+            serde_json::from_value::<JobSpec>(spec).unwrap()
+        };
+        let used = |spec: &WorkloadSpec, job: &JobSpec| {
+            let amounts = amounts_of_workload(spec, Some(job), 0);
+            let cpu = amounts.cpu.map(|cpu| cpu.0);
+            (amounts.instances, cpu)
+        };
+        assert_eq!(used(&spec, &job(4, 10)), (Some(4), None));
+        assert_eq!(used(&spec, &job(4, 3)), (Some(3), None));
+        // What the namespace gives to containers without requests counts.
+        let defaults = ResourceList {
+            cpu: Some(MilliCpu(100)),
+            ..ResourceList::default()
+        };
+        let filled = spec.with_default_requests(defaults);
+        assert_eq!(used(&filled, &job(4, 10)), (Some(4), Some(400)));
+        let without = amounts_of_workload(&spec, Some(&job(4, 10)), 0);
+        let with = amounts_of_workload(&filled, Some(&job(4, 10)), 0);
+        assert_eq!(add_default_requests(without, &spec, defaults), with);
+        spec.container.resources.requests.cpu = Some(MilliCpu(250));
+        let filled = spec.with_default_requests(defaults);
+        assert_eq!(used(&filled, &job(2, 10)), (Some(2), Some(500)));
+    }
+
+    #[test]
+    fn a_job_whose_runs_overlap_uses_what_all_of_them_may_have_at_once() {
+        let spec: WorkloadSpec = serde_json::from_value(serde_json::json!({
+            "type": "Job", "source": {"image": "work"}, "container": {},
+            "restartPolicy": {"condition": "Never"},
+            "volumes": [{
+                "name": "data", "perReplica": true, "simpleClusterStorage": {},
+            }],
+        }))
+        .unwrap();
+        let used = |policy: &str, completions: serde_json::Value| {
+            let job = serde_json::json!({
+                "parallelism": 2, "completions": completions, "concurrencyPolicy": policy,
+            });
+            let job: JobSpec = serde_json::from_value(job).unwrap();
+            let amounts = amounts_of_workload(&spec, Some(&job), 0);
+            (amounts.instances, amounts.volumes)
+        };
+        assert_eq!(used("Forbid", 5.into()), (Some(2), Some(2)));
+        assert_eq!(used("Replace", 5.into()), (Some(2), Some(2)));
+        // The runs use the same volumes.
+        assert_eq!(used("Allow", 5.into()), (Some(40), Some(2)));
+        assert_eq!(used("Allow", 1.into()), (Some(20), Some(1)));
+        // The volumes of one machine.
+        assert_eq!(used("Forbid", "PerNode".into()), (Some(2), Some(1)));
     }
 
     #[test]

@@ -128,6 +128,12 @@ pub(super) fn in_place(spec: &WorkloadSpec) -> bool {
     writes_data(spec) || spec.together().has_machine_things()
 }
 
+/// Whether a run of this Job has one instance at a time: as [`in_place`], but each instance has a GPU
+/// of its own.
+pub(super) fn runs_alone(spec: &WorkloadSpec) -> bool {
+    writes_data(spec) || spec.together().has_common_things()
+}
+
 /// The update strategy in words: `at most 1 at a time, each stops when its successor is healthy`.
 /// `too_old` are the machines of new instances whose version prepares no instance.
 pub fn in_words(spec: &WorkloadSpec, too_old: &BTreeSet<&str>) -> String {

@@ -22,7 +22,7 @@ use crate::{
         in_place, is_settled, replicas,
         rollback::Rollback,
         slot::LiveInstance,
-        slots::{Apart, DaemonView, SlotSet},
+        slots::{Apart, DaemonView, SlotSet, machines_with_daemon},
     },
     scheduling::{
         host_ports::{HostPorts, ports_of},
@@ -187,6 +187,7 @@ fn live_instances<'l, 'a: 'l>(
             current: assignment.template_hash == meta.template_hash
                 && has_others_of(assignment, entry),
             away,
+            heard: losses.last_contact(&instance.node),
             leaves,
             forced_out: leaves && !away && is_drained_by_force(draft.snapshot, &instance.node),
             waits,
@@ -217,12 +218,13 @@ fn slots_of<'l, 'a>(
         }
         Err(_) => return (SlotSet::Replicas(0), BTreeMap::new()),
     };
+    let own = machines_with_daemon(all);
     let daemon = DaemonView {
         snapshot,
         statuses: around.statuses,
         losses: around.losses,
         spec: &parsed.workload.spec,
-        all,
+        own: &own,
     };
     let apart = all
         .iter()
@@ -245,7 +247,14 @@ pub(super) struct WorkloadPlanner<'d, 'a, 'b> {
 impl<'b> WorkloadPlanner<'_, '_, 'b> {
     /// Deletes the assignments of instances that their machine confirms as stopped.
     fn confirm_stopped(&mut self, all: &[LiveInstance<'_>]) {
+        let parsed = self.entry.parsed.as_ref().ok();
+        let is_job = parsed.is_some_and(|parsed| parsed.job.is_some());
         for live in all.iter().filter(|live| !live.is_wanted()) {
+            // The Job's plan deletes it, together with the machine's last runs.
+            let has_runs = live.assignment.bound.is_some();
+            if has_runs && is_job && !self.entry.meta.value.deleting {
+                continue;
+            }
             let stopped = live
                 .record
                 .is_some_and(|record| record.phase == InstancePhase::Stopped);

@@ -1,5 +1,6 @@
 //! DNS records and service addresses, the instances that serve behind them, and who may reach them.
 
+pub(crate) mod aliases;
 pub(crate) mod dns;
 pub(crate) mod isolation;
 pub(crate) mod service_addresses;

@@ -35,8 +35,7 @@ pub struct VolumePlacement<'a> {
 
 /// An instance of this workload may change data that outlives it.
 pub(super) fn writes_data(spec: &WorkloadSpec) -> bool {
-    let mut volumes = spec.volumes.iter();
-    volumes.any(|volume| volume.keeps_data() && spec.together().writes_to(&volume.name))
+    spec.writes_data()
 }
 
 /// The key of a slot's volume whose place is recorded: cluster storage, or a host path that KAT
@@ -82,7 +81,7 @@ fn is_of(record: &VolumeRecord, volume: &Volume) -> bool {
     record.host_path.as_ref() == path
 }
 
-/// The record is of a machine that does not have this slot of a DaemonService any more: it has left the
+/// The record is of a machine that does not have this slot any more: it has left the
 /// cluster, or came back with another subnet. What is on it is not the data of the next one.
 fn is_of_former_machine(snapshot: &Snapshot, key: &VolumeKey, record: &VolumeRecord) -> bool {
     let Some(slot) = key.slot().filter(|slot| is_machine_slot(*slot)) else {
@@ -116,6 +115,22 @@ pub(super) fn is_pinned(
         let record = draft.volume(&key).filter(|record| is_of(record, volume));
         let node = record.and_then(|record| record.node.as_deref());
         node.is_some_and(|node| volume.host_mount.is_some() || !is_shared(statuses, node))
+    })
+}
+
+/// The machine on which the data of a workload's first slot lies and nowhere else, if there is one.
+pub(super) fn pinned_machine(
+    draft: &Draft<'_>,
+    workload: &WorkloadKey,
+    spec: &WorkloadSpec,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+) -> Option<String> {
+    let together = spec.together();
+    spec.volumes.iter().find_map(|volume| {
+        let key = tracked(workload, volume, &together, 0)?;
+        let record = draft.volume(&key).filter(|record| is_of(record, volume))?;
+        let node = record.node.clone()?;
+        (!is_shared(statuses, &node)).then_some(node)
     })
 }
 

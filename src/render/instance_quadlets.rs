@@ -13,7 +13,7 @@ use super::{
 use crate::container_order::ContainerPosition;
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
-    machine::network::ANNOTATION,
+    machine::{fence::START_MARGIN_SECONDS, gpu::CdiName, network::ANNOTATION},
     resource::{
         Container, DeviceMapping, MilliCpu, OnPartition, OtherKind, ResourceList, Resources,
         RestartCondition,
@@ -22,8 +22,6 @@ use kat_types::{
 
 /// Suffix of files with the value of one variable.
 pub const VALUE_SUFFIX: &str = ".value";
-/// Seconds that a start may take beyond the hook's longest hold.
-const START_MARGIN_SECONDS: u32 = 30;
 /// Seconds that a stop may take beyond the kill of the container.
 const STOP_MARGIN_SECONDS: u32 = 10;
 /// Seconds before the first restart.
@@ -52,6 +50,8 @@ struct InstanceValues<'a> {
     hook_program: String,
     hook_file: String,
     resolv_file: String,
+    /// What begins a run of a schedule that the machine keeps by itself.
+    gate: Option<GateValues>,
     labels: Vec<NameValuePair>,
     environment_file: Option<String>,
     /// Variables whose values have files of their own.
@@ -62,6 +62,8 @@ struct InstanceValues<'a> {
     /// Keys that each have their value from one field.
     plain_keys: Vec<PlainKey>,
     devices: Vec<DeviceValues<'a>>,
+    /// CDI name of its GPU.
+    gpu: Option<&'a str>,
     host_network: bool,
     /// On the machine's own network the hook is called only to ask whether the instance may start.
     fenced: bool,
@@ -78,6 +80,13 @@ struct InstanceValues<'a> {
     #[serde(flatten)]
     limits: LimitValues,
     mounts: Vec<MountValues>,
+}
+
+/// The files of the gate of an instance's runs.
+#[derive(Debug, Serialize)]
+struct GateValues {
+    times: String,
+    runs: String,
 }
 
 /// When a container is started, restarted and ended.
@@ -107,15 +116,18 @@ impl LifecycleValues {
             container,
             on_partition,
             run,
+            bound,
             ..
         } = assignment;
         let grace = container.termination_grace_seconds;
         Self {
             once: place.is_init(),
-            remains: place.kind.is_none() && assignment.runs_once(),
+            // One that remains active is started by no timer again.
+            remains: place.kind.is_none() && assignment.runs_once() && bound.is_none(),
             runtime_max: run
                 .as_ref()
                 .and_then(|run| run.seconds_left)
+                .or_else(|| bound.as_ref().and_then(|bound| bound.deadline_seconds))
                 .filter(|_| place.kind.is_none()),
             condition: match place.kind {
                 None => "ExecCondition",
@@ -225,6 +237,16 @@ pub(crate) struct RestartValues {
     start_limit_burst: Option<u32>,
 }
 
+/// Values of the template `instance.timer`.
+#[derive(Debug, Serialize)]
+struct TimerValues<'a> {
+    instance: &'a str,
+    namespace: &'a str,
+    workload: &'a str,
+    unit: String,
+    times: Vec<String>,
+}
+
 /// Values of the template `user-delegate.conf`.
 #[derive(Debug, Serialize)]
 struct DelegateValues<'a> {
@@ -307,6 +329,25 @@ impl Renderer {
         Ok(files)
     }
 
+    /// The timer that starts the unit of an instance at these times, which are in the form of
+    /// `OnCalendar=` (systemd.time(7)).
+    pub fn timer(
+        &self,
+        assignment: &Assignment,
+        times: Vec<String>,
+    ) -> Result<String, RenderError> {
+        self.render(
+            "instance.timer",
+            &TimerValues {
+                instance: &assignment.instance,
+                namespace: &assignment.namespace,
+                workload: &assignment.workload,
+                unit: assignment.unit(),
+                times,
+            },
+        )
+    }
+
     /// The drop-in `50-kat.conf` of `user@UID.service` for a workload's user.
     pub fn user_delegation(&self, assignment: &Assignment) -> Result<String, RenderError> {
         let Assignment {
@@ -357,6 +398,8 @@ fn values_of<'a>(
         secrets: _,
         logins: _,
         run: _,
+        gpu: _,
+        bound: _,
         wanted: _,
         not_understood: _,
         carried: _,
@@ -366,16 +409,9 @@ fn values_of<'a>(
         args,
         entrypoint,
         host_network,
-        resources: Resources { limits, gpu, .. },
+        resources: Resources { limits, .. },
         ..
     } = container;
-    let not_yet = [("resources.gpu", gpu.is_some())];
-    if let Some((field, _)) = not_yet.into_iter().find(|(_, present)| *present) {
-        return Err(RenderError::NotYet {
-            instance: instance.clone(),
-            field,
-        });
-    }
     let arguments: Vec<&str> = command.iter().chain(args).map(String::as_str).collect();
     Ok(InstanceValues {
         instance,
@@ -392,6 +428,7 @@ fn values_of<'a>(
         hook_program: settings.hook_program.display().to_string(),
         hook_file: settings.hook_file().display().to_string(),
         resolv_file: settings.resolv_file(namespace).display().to_string(),
+        gate: gate_of(place, assignment, settings),
         labels: labels_of(assignment),
         environment_file: None,
         secrets: Vec::new(),
@@ -400,6 +437,7 @@ fn values_of<'a>(
         arguments,
         plain_keys: plain_keys(place, assignment),
         devices: devices_of(container),
+        gpu: gpu_of(assignment)?,
         host_network: *host_network,
         fenced: *on_partition == OnPartition::Stop,
         network: place.network.clone(),
@@ -409,6 +447,38 @@ fn values_of<'a>(
         lifecycle: LifecycleValues::of(place, assignment, settings),
         limits: LimitValues::of(limits),
         mounts: mounts_of(assignment, settings)?,
+    })
+}
+
+/// The GPU of a container that requests one. Its name is Podman's only argument of this kind that the
+/// assignment has from a machine's report.
+fn gpu_of(assignment: &Assignment) -> Result<Option<&str>, RenderError> {
+    if assignment.container.resources.gpu.is_none() {
+        return Ok(None);
+    }
+    let named = assignment.gpu.as_deref();
+    match named.filter(|name| CdiName::of_gpu(name).is_some()) {
+        Some(name) => Ok(Some(name)),
+        None => Err(RenderError::NoGpu {
+            instance: assignment.instance.clone(),
+        }),
+    }
+}
+
+fn gate_of(
+    place: &ContainerPosition,
+    assignment: &Assignment,
+    settings: &RenderSettings,
+) -> Option<GateValues> {
+    assignment.bound.as_ref()?;
+    let uid = assignment.user.uid;
+    let times = settings
+        .user_folder(uid)
+        .join(format!("{}.times", place.stem()));
+    let runs = settings.runs_file(uid, &assignment.instance);
+    place.kind.is_none().then(|| GateValues {
+        times: times.display().to_string(),
+        runs: runs.display().to_string(),
     })
 }
 

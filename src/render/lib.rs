@@ -54,7 +54,7 @@ pub const TEMPLATES_FOLDER: &str = "/usr/share/kat/unit-templates";
 pub const MARK: &str = "[X-KAT]";
 
 /// The templates, by name and compiled-in text.
-const TEMPLATES: [(&str, &str); 11] = [
+const TEMPLATES: [(&str, &str); 12] = [
     ("hook.json", include_str!("../../unit-templates/hook.json")),
     (
         "image.image",
@@ -63,6 +63,10 @@ const TEMPLATES: [(&str, &str); 11] = [
     (
         "instance.container",
         include_str!("../../unit-templates/instance.container"),
+    ),
+    (
+        "instance.timer",
+        include_str!("../../unit-templates/instance.timer"),
     ),
     (
         "journald.conf",
@@ -116,13 +120,11 @@ pub enum RenderError {
         /// The error of Tera or a filter, with line and column.
         source: tera::Error,
     },
-    /// The assignment uses a field that has no effect yet.
-    #[error("{instance}: container.{field} has no effect yet")]
-    NotYet {
+    /// A container requests a GPU, and the assignment does not name one.
+    #[error("{instance}: container.resources.gpu: the leader assigned no GPU of this machine")]
+    NoGpu {
         /// The instance.
         instance: String,
-        /// The field, as in `workload.kat`.
-        field: &'static str,
     },
     /// The source of a mount is not known.
     #[error("{instance}: container.volumeMounts: nothing is known of volume {volume}")]
@@ -174,6 +176,8 @@ pub struct RenderSettings {
     pub secrets_folder: PathBuf,
     /// Folder of Podman's files with registry credentials, one file for each uid.
     pub auth_folder: PathBuf,
+    /// Folder of the files of runs, with one folder for each uid.
+    pub runs_folder: PathBuf,
     /// Longest time that the hook holds an unconfirmed start, in seconds.
     pub hold_seconds: u32,
     /// Longest time of a pull, in seconds.
@@ -193,6 +197,7 @@ impl Default for RenderSettings {
             holder_folder: "/var/lib/kat/holder".into(),
             secrets_folder: "/var/lib/kat/secrets".into(),
             auth_folder: "/run/kat/auth".into(),
+            runs_folder: "/var/lib/kat/job-runs".into(),
             hold_seconds: 60,
             pull_seconds: 3600,
         }
@@ -215,6 +220,12 @@ impl RenderSettings {
     /// user, 0640.
     pub fn auth_file(&self, uid: u32) -> PathBuf {
         self.auth_folder.join(format!("{uid}.json"))
+    }
+
+    /// The file of the runs that an instance's machine begins by itself: owner root, group of the user,
+    /// 0660.
+    pub fn runs_file(&self, uid: u32, instance: &str) -> PathBuf {
+        self.runs_folder.join(uid.to_string()).join(instance)
     }
 
     /// The resolv.conf of a namespace's containers.

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use super::*;
 use kat_types::{
-    assignment::{Assignment, DesiredRun, WorkloadUser},
+    assignment::{Assignment, BoundSchedule, DesiredRun, WorkloadUser},
     resource::{
         Bytes, Container, EnvVar, GpuDriver, GpuRequest, ImagePullPolicy, MilliCpu, OnPartition,
         RestartCondition, RestartPolicy, WorkloadType,
@@ -43,6 +43,8 @@ fn assignment() -> Assignment {
         secrets: None,
         logins: None,
         run: None,
+        gpu: None,
+        bound: None,
         not_understood: None,
     }
 }
@@ -205,15 +207,24 @@ fn timeouts_leave_room_for_hold_and_grace() {
 }
 
 #[test]
-fn what_has_no_effect_yet_is_refused() {
+fn a_gpu_is_given_by_its_cdi_name_to_the_containers_that_request_one() {
     let mut assignment = assignment();
+    assignment.gpu = Some("nvidia.com/gpu=0".to_owned());
+    let files = render(&assignment).unwrap();
+    assert_eq!(lines(&files, "AddDevice"), [""; 0], "it requests none");
     assignment.container.resources.gpu = Some(GpuRequest {
         driver: GpuDriver::Any,
         min_vram_mb: None,
     });
-    let message = render(&assignment).unwrap_err().to_string();
-    let expected = "web-ab12c: container.resources.gpu has no effect yet";
-    assert_eq!(message, expected);
+    let files = render(&assignment).unwrap();
+    assert_eq!(lines(&files, "AddDevice"), ["nvidia.com/gpu=0"]);
+    // A unit that would start without the GPU, or with another argument of Podman's, is not written.
+    let expected = "web-ab12c: container.resources.gpu: the leader assigned no GPU of this machine";
+    for name in [None, Some("/dev/sda"), Some("a.com/gpu=0 --privileged")] {
+        assignment.gpu = name.map(str::to_owned);
+        let message = render(&assignment).unwrap_err().to_string();
+        assert_eq!(message, expected, "{name:?}");
+    }
 }
 
 #[test]
@@ -430,4 +441,38 @@ fn the_store_has_certificates_on_both_sides() {
     let condition =
         "\nExecCondition=/usr/bin/test -e /var/lib/kat/etcd/member/wal\nExecStart=/usr/bin/etcd ";
     assert!(text.contains(condition), "{text}");
+}
+
+#[test]
+fn a_job_whose_machine_keeps_its_schedule_asks_its_gate_before_each_run() {
+    let mut one = assignment();
+    one.workload_type = WorkloadType::Job;
+    one.restart_policy.condition = RestartCondition::Never;
+    assert_eq!(lines(&render(&one).unwrap(), "RemainAfterExit"), ["yes"]);
+    one.bound = Some(BoundSchedule {
+        deadline_seconds: Some(90),
+        ..BoundSchedule::default()
+    });
+    let files = render(&one).unwrap();
+    assert!(lines(&files, "RemainAfterExit").is_empty());
+    assert_eq!(lines(&files, "RuntimeMaxSec"), ["90"]);
+    let paths = "/var/lib/kat/units/20000/kat-default-web-ab12c.times /var/lib/kat/job-runs/20000/web-ab12c";
+    let begin = format!("/usr/libexec/kat/kat-net run-gate begin {paths}");
+    let conditions = lines(&files, "ExecCondition");
+    assert_eq!(conditions.last(), Some(&begin.as_str()));
+    let end = format!("/usr/libexec/kat/kat-net run-gate end {paths}");
+    assert_eq!(lines(&files, "ExecStopPost"), [end.as_str()]);
+}
+
+#[test]
+fn a_timer_has_a_line_for_each_time() {
+    let renderer = Renderer::new(None).unwrap();
+    let times = ["2026-11-30 12:00:00 UTC", "2026-11-30 12:01:00 UTC"];
+    let text = renderer.timer(&assignment(), times.map(str::to_owned).to_vec());
+    let text = text.unwrap();
+    let (_, timer) = text.split_once("[Timer]\n").unwrap();
+    assert_eq!(
+        timer,
+        "Unit=kat-default-web-ab12c.service\nAccuracySec=1s\nOnCalendar=2026-11-30 12:00:00 UTC\nOnCalendar=2026-11-30 12:01:00 UTC\n"
+    );
 }

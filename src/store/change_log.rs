@@ -148,6 +148,7 @@ impl ChangeLog {
 
     fn add(&self, batch: &WatchBatch, is_difference: bool) {
         let mut kept = self.kept.lock();
+        kept.forget();
         if batch.revision <= kept.until {
             return;
         }
@@ -187,7 +188,9 @@ impl ChangeLog {
     /// [`FellOut`] if the log does not reach back to `revision` or has not reached it, does not know
     /// the changes after it one by one, or was started anew since `start`.
     pub(crate) fn after(&self, start: u64, revision: i64) -> Result<LoggedChanges, FellOut> {
-        let kept = self.kept.lock();
+        let mut kept = self.kept.lock();
+        // Readers come each second, also while nothing is written.
+        kept.forget();
         if start != kept.start || revision < kept.after || revision > kept.until {
             return Err(FellOut(revision));
         }
@@ -230,6 +233,7 @@ impl KeptChanges {
             self.after = first.batch.revision;
             self.batches.pop_front();
         }
+        self.batches.shrink_to_fit();
     }
 }
 
@@ -384,5 +388,33 @@ mod tests {
         log.push(&batch(6, 1));
         assert_eq!(revisions(&log, 4), Err(FellOut(4)));
         assert_eq!(revisions(&log, 5).unwrap().0, [6]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn old_changes_take_no_memory_while_nothing_is_written() {
+        let progress = WatchBatch {
+            revision: 5,
+            events: Vec::new(),
+        };
+        let looks: [fn(&ChangeLog, &WatchBatch); 2] = [
+            |log, _| assert_eq!(revisions(log, 5), Ok((vec![], 5))),
+            |log, progress| log.push(progress),
+        ];
+        for look in looks {
+            let log = ChangeLog::default();
+            log.restart(0);
+            for revision in 1..=5 {
+                log.push(&batch(revision, 1_000));
+            }
+            let kept = || log.kept.lock().bytes;
+            tokio::time::advance(KEPT_FOR).await;
+            look(&log, &progress);
+            assert!(kept() >= 5_000, "a reader may still continue");
+            tokio::time::advance(Duration::from_secs(1)).await;
+            look(&log, &progress);
+            assert_eq!(kept(), 0);
+            assert_eq!(revisions(&log, 4), Err(FellOut(4)));
+            assert_eq!(revisions(&log, 5), Ok((vec![], 5)));
+        }
     }
 }

@@ -71,6 +71,14 @@ impl BusManager {
         }
     }
 
+    /// Closes the connection, and ends its streams of events. A call that opens one at this moment
+    /// keeps it.
+    pub fn close(&self) {
+        if let Ok(mut state) = self.state.try_lock() {
+            state.link = None;
+        }
+    }
+
     async fn link(&self) -> Result<Arc<ManagerLink>, SystemdError> {
         let mut state = self.state.lock().await;
         if let Some(link) = &state.link {

@@ -19,6 +19,9 @@ pub trait ManagerSource: Send + Sync {
 
     /// Closes the connection to a user's manager, which must not be in use any more.
     fn forget_user(&self, uid: u32);
+
+    /// Closes the connection to a user's manager that has ended. The next call opens another one.
+    fn close_user(&self, _uid: u32) {}
 }
 
 /// The machine's managers, over D-Bus: one connection for the system and one for each user,
@@ -64,5 +67,12 @@ impl ManagerSource for Managers {
 
     fn forget_user(&self, uid: u32) {
         self.with_users(|users| users.remove(&uid));
+    }
+
+    fn close_user(&self, uid: u32) {
+        let manager = self.with_users(|users| users.get(&uid).cloned());
+        if let Some(manager) = manager {
+            manager.close();
+        }
     }
 }

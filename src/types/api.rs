@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::resource::{
-    Amounts, JobSpec, NamespaceIsolation, Protocol, VirtualLoadBalancerSpec, WorkloadSpec,
+    Amounts, JobSpec, NamespaceDefaults, NamespaceIsolation, Protocol, VirtualLoadBalancerSpec,
+    WorkloadSpec,
 };
 
 mod access;
@@ -403,6 +404,9 @@ pub struct NamespaceSpec {
     /// Quotas of the namespace; a missing amount is not limited.
     #[serde(skip_serializing_if = "Amounts::is_empty")]
     pub quota: Amounts,
+    /// Values that new instances get where their workload does not have them.
+    #[serde(skip_serializing_if = "NamespaceDefaults::is_empty")]
+    pub defaults: NamespaceDefaults,
 }
 
 /// Phase of a namespace.
@@ -483,7 +487,8 @@ pub const MACHINE_AWAY: &str = "MachineAway";
 pub const STALE_HEADER: &str = "kat-stale";
 
 /// Header of the response to a machine's report: milliseconds since the leader last confirmed that
-/// it is the only leader.
+/// it is the only leader; of a report that came after a newer one, at least those since the newer one
+/// arrived.
 pub const UNSURE_HEADER: &str = "kat-unsure-ms";
 
 /// Body of every error response (RFC001-KAT 8.1).

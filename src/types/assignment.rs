@@ -102,6 +102,13 @@ pub struct Assignment {
     /// The run that it is an instance of, for a Job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<AssignedRun>,
+    /// CDI name of the machine's GPU that the instance has alone, such as `nvidia.com/gpu=0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+    /// The schedule of a Job that the machine keeps by itself. It is no part of the template's hash. An
+    /// assignment has this or `run`, and with this at least [`BOUND_SCHEMA`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<BoundSchedule>,
     /// Whether the instance has to run or stop.
     #[serde(default)]
     pub wanted: DesiredRun,
@@ -142,6 +149,29 @@ pub struct AssignedRun {
     /// Seconds that the run had left when the instance was placed; `None` without a deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<u32>,
+}
+
+/// A schedule whose runs the machine begins by itself, whether or not a leader answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BoundSchedule {
+    /// Cron expression of five fields.
+    pub schedule: String,
+    /// Time zone of the schedule.
+    pub time_zone: String,
+    /// Longest delay of a run's start, in seconds.
+    pub jitter_seconds: u32,
+    /// Seconds after which a run no longer begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starting_deadline_seconds: Option<u32>,
+    /// Seconds after which a run is ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_seconds: Option<u32>,
+    /// Scheduled times until this one are none of the machine's: the leader has taken them over.
+    pub handled: Timestamp,
+    /// No further run begins; a present one ends by itself.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub closed: bool,
 }
 
 /// Whether an instance has to run.
@@ -215,12 +245,24 @@ impl WorkloadUser {
 /// and a run of a Job 10000.
 pub const FIRST_MACHINE_SLOT: u32 = 10_000;
 
+/// The name of a replica that has volumes of its own, below the name of its workload.
+pub fn replica_name(workload: &str, slot: u32) -> String {
+    format!("{workload}-{slot}")
+}
+
 /// Whether a slot is bound to a machine. Its volumes are those of that machine.
 pub fn is_machine_slot(slot: u32) -> bool {
     slot >= FIRST_MACHINE_SLOT
 }
 
 impl Assignment {
+    /// Whether its replica has a name that stays, [`replica_name`]: it has volumes of its own, and is not
+    /// bound to a machine, by whose name it would be found.
+    pub fn has_replica_name(&self) -> bool {
+        let mut volumes = self.volumes.iter();
+        !is_machine_slot(self.slot) && volumes.any(|volume| volume.definition.per_replica)
+    }
+
     /// Name of the quadlet's service, `kat-<namespace>-<instance>.service`.
     pub fn unit(&self) -> String {
         unit_name(&self.namespace, &self.instance)

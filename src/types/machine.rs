@@ -1,7 +1,9 @@
 //! What machines have in common: network, labels, versions of programs, paths, the
-//! fence, and isolation.
+//! fence, isolation, and GPUs.
 
+pub mod bound_runs;
 pub mod fence;
+pub mod gpu;
 pub mod isolation;
 pub mod network;
 pub mod node_labels;

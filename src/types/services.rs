@@ -1,8 +1,13 @@
 //! Stored objects of services that every machine reads: address, ports, and the instances behind
 //! them.
 
-use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::Ipv4Addr,
+};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -28,6 +33,49 @@ pub struct ServiceBalance {
     pub schema: u32,
     /// Ports that the service has, or that an instance of another version still has.
     pub ports: Vec<ServicePort>,
+    /// Host ports that only some addresses may use; all may use the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<HostPortSources>,
+    /// Its host ports with `hostPortOn: ingress`; `None` without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingress: Option<IngressPorts>,
+}
+
+/// Host ports of the machines that serve routes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IngressPorts {
+    /// The machines that have the ports.
+    pub machines: BTreeSet<String>,
+    /// The ports.
+    pub ports: Vec<IngressPort>,
+}
+
+/// A host port of the machines that serve routes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IngressPort {
+    /// Port of the machines.
+    pub port: u16,
+    /// Its transport.
+    pub protocol: Protocol,
+    /// Port of the containers, whose instances are those of the [`ServicePort`] with this number.
+    pub container_port: u16,
+    /// The container ports of instances of earlier versions, where they are other ones.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub earlier: BTreeMap<Ipv4Addr, u16>,
+}
+
+/// The addresses that may use a host port of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPortSources {
+    /// Port of the machine.
+    pub port: u16,
+    /// Its transport.
+    pub protocol: Protocol,
+    /// Addresses and ranges; nobody if it is empty.
+    pub allow_sources: Vec<IpNet>,
 }
 
 /// A port of a service.

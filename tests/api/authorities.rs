@@ -6,12 +6,18 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::support::{Server, put, registration};
+use kat_pki::ingress::{certificate_hash, create_ingress_authority};
 use kat_types::{
     api::{ApiTime, AuthorityReport, NodeReport},
+    secrets::SecretRecord,
     store::{
         authorities::{
             AuthorityRecord, AuthoritySuccession, MemberSignature, Rotation, RotationPhase,
             RotationReason,
+        },
+        ingress::{
+            IngressAuthorityRecord, IngressReplacement, NextIngressAuthority,
+            PreviousIngressAuthority,
         },
         keys,
         records::NodeRegistration,
@@ -401,6 +407,171 @@ async fn the_time_for_katcall_is_set_and_changed_by_requests() {
     server.write(&[in_phase(RotationPhase::Issue)]).await;
     let (status, _) = post(&server, &path, &json!({"graceSeconds": 0})).await;
     assert_eq!(status, 409);
+}
+
+/// KAT's own authority for ingress as it is stored; its key opens nowhere.
+fn ingress_authority() -> IngressAuthorityRecord {
+    let now: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let domains = ["lan".to_owned()];
+    let made = create_ingress_authority("test", &domains, now).unwrap();
+    IngressAuthorityRecord {
+        schema: 1,
+        certificate: made.certificate_pem,
+        domains: domains.into(),
+        since: now,
+        key: SecretRecord {
+            schema: 1,
+            uid: "u".to_owned(),
+            version: 1,
+            created: now,
+            updated: now,
+            keys: BTreeMap::new(),
+            key_id: 1,
+            sealed: String::new(),
+        },
+        due: None,
+        next: None,
+        previous: None,
+    }
+}
+
+fn stored_ingress_authority(server: &Server) -> IngressAuthorityRecord {
+    let mut found = server.store.peek(keys::INGRESS_AUTHORITY).items;
+    serde_json::from_slice(&found.remove(0).value).unwrap()
+}
+
+const ROTATE_INGRESS: &str = "/v1alpha1/authorities/ingress-ca/rotate";
+
+#[tokio::test]
+async fn the_authority_for_ingress_is_replaced_by_request_and_the_time_for_clients_is_changed() {
+    let server = cluster().await;
+    assert!(!shown(&server).await.contains_key("ingress-ca"));
+    let (status, body) = rotate(&server, ROTATE_INGRESS).await;
+    let message = body["message"].as_str().unwrap();
+    assert!(
+        status == 409 && message == "ingress-ca has not been made yet",
+        "{body}"
+    );
+
+    let write = async |record: &IngressAuthorityRecord| {
+        let key = keys::INGRESS_AUTHORITY.to_owned();
+        server.write(&[put(key, record)]).await;
+    };
+    let record = ingress_authority();
+    let old = certificate_hash(&record.certificate).unwrap();
+    write(&record).await;
+    let one = &shown(&server).await["ingress-ca"];
+    assert_eq!(
+        (&one["phase"], &one["fingerprint"], &one["message"]),
+        (&json!("Settled"), &json!(old), &json!(""))
+    );
+    assert!(
+        one["notAfter"].as_str().unwrap().starts_with("203"),
+        "{one}"
+    );
+
+    for token in [&server.read, &server.deploy] {
+        let answer = server.call(token, Method::POST, ROTATE_INGRESS).await;
+        assert_eq!(answer.status(), 403);
+    }
+    let grace = || stored_ingress_authority(&server).due.unwrap().grace_seconds;
+    let too_long = json!({"graceSeconds": 3_000_000});
+    let (status, body) = post(&server, ROTATE_INGRESS, &too_long).await;
+    assert_eq!(status, 400, "{body}");
+    let (status, body) = rotate(&server, ROTATE_INGRESS).await;
+    assert_eq!(
+        (status, &body["phase"], &body["reason"]),
+        (200, &json!("Due"), &json!("Requested")),
+        "{body}"
+    );
+    assert_eq!(grace(), 30 * 24 * 3600);
+    let (status, _) = post(&server, ROTATE_INGRESS, &json!({"graceSeconds": 60})).await;
+    assert_eq!((status, grace()), (200, 60));
+    let (status, _) = rotate(&server, ROTATE_INGRESS).await;
+    assert_eq!(
+        (status, grace()),
+        (200, 60),
+        "a request that does not say it changes nothing"
+    );
+}
+
+#[tokio::test]
+async fn clients_are_shown_both_authorities_for_ingress_while_one_replaces_the_other() {
+    let server = cluster().await;
+    let write = async |record: &IngressAuthorityRecord| {
+        let key = keys::INGRESS_AUTHORITY.to_owned();
+        server.write(&[put(key, record)]).await;
+    };
+    let (first, second) = (ingress_authority(), ingress_authority());
+    let hash = |record: &IngressAuthorityRecord| certificate_hash(&record.certificate).unwrap();
+    let (old, new) = (hash(&first), hash(&second));
+    let replacement = IngressReplacement {
+        reason: RotationReason::DomainsChanged,
+        since: first.since,
+        grace_seconds: 60,
+    };
+    let trust = IngressAuthorityRecord {
+        next: Some(NextIngressAuthority {
+            certificate: second.certificate.clone(),
+            domains: second.domains.clone(),
+            key: second.key.clone(),
+            replacement: replacement.clone(),
+        }),
+        ..first.clone()
+    };
+    write(&trust).await;
+    let one = &shown(&server).await["ingress-ca"];
+    assert_eq!(
+        (&one["phase"], &one["fingerprint"], &one["next"]),
+        (&json!("Trust"), &json!(old), &json!(new))
+    );
+    assert_eq!(one["graceUntil"], "2026-01-01T00:01:00Z");
+    let message = one["message"].as_str().unwrap();
+    assert!(
+        message.contains("because internalDomains have changed"),
+        "{message}"
+    );
+    let path = "/v1alpha1/ingress/authority";
+    let (_, shown_to_clients) = server.get(&server.deploy, path).await;
+    assert_eq!(shown_to_clients["certificate"], first.certificate);
+    assert_eq!(shown_to_clients["next"]["certificate"], second.certificate);
+    assert_eq!(shown_to_clients["nextIssues"], "2026-01-01T00:01:00Z");
+
+    let (status, body) = rotate(&server, ROTATE_INGRESS).await;
+    let message = body["message"].as_str().unwrap();
+    assert!(
+        status == 409 && message.contains("in phase Trust"),
+        "{body}"
+    );
+    assert_eq!(stored_ingress_authority(&server), trust);
+    let (status, _) = post(&server, ROTATE_INGRESS, &json!({"graceSeconds": 0})).await;
+    assert_eq!(status, 200);
+    let next = stored_ingress_authority(&server).next.unwrap();
+    assert_eq!(next.replacement.grace_seconds, 0, "a person ends the time");
+
+    let issue = IngressAuthorityRecord {
+        previous: Some(PreviousIngressAuthority {
+            certificate: first.certificate.clone(),
+            domains: first.domains.clone(),
+            replacement,
+            until: first.since,
+        }),
+        ..second
+    };
+    write(&issue).await;
+    let one = &shown(&server).await["ingress-ca"];
+    assert_eq!(
+        (&one["phase"], &one["fingerprint"], &one["next"]),
+        (&json!("Issue"), &json!(old), &json!(new))
+    );
+    let (_, shown_to_clients) = server.get(&server.deploy, path).await;
+    assert_eq!(shown_to_clients["certificate"], issue.certificate);
+    assert_eq!(
+        shown_to_clients["previous"]["certificate"],
+        first.certificate
+    );
+    let (status, body) = post(&server, ROTATE_INGRESS, &json!({"graceSeconds": 0})).await;
+    assert_eq!(status, 409, "{body}");
 }
 
 #[tokio::test]

@@ -116,11 +116,41 @@ async fn a_schedule_that_never_comes_and_an_unknown_time_zone_are_refused_at_the
     for spec in [
         "{schedule: '0 0 30 2 *'}",
         "{schedule: '@daily', timeZone: Europe/Atlantis}",
-        "{completions: PerNode}",
+        "{completions: PerMachine}",
+        "{concurrencyPolicy: Overlap}",
     ] {
         let (status, body) = apply(&server, spec).await;
         assert_eq!(status, 400, "{spec}: {body}");
     }
+}
+
+#[tokio::test]
+async fn runs_by_hand_overlap_under_allow_up_to_the_most() {
+    let server = Server::start().await;
+    let (status, body) = apply(&server, "{schedule: '@daily', concurrencyPolicy: Allow}").await;
+    assert_eq!(status, 201, "{body}");
+    for number in 1..=20 {
+        let (status, made) = run(&server, &server.deploy, &json!({})).await;
+        assert_eq!(status, 200, "{made}");
+        assert_eq!(made["spec"]["number"], number);
+    }
+    let (status, refused) = run(&server, &server.deploy, &json!({})).await;
+    assert_eq!(status, 409, "{refused}");
+    assert_eq!(
+        refused["message"],
+        "`shop/dump` has 20 active runs, which is the most"
+    );
+}
+
+#[tokio::test]
+async fn a_run_by_hand_with_one_instance_on_each_machine_has_its_machines_when_it_begins() {
+    let server = Server::start().await;
+    let (status, body) = apply(&server, "{schedule: '@daily', completions: PerNode}").await;
+    assert_eq!(status, 201, "{body}");
+    let (status, made) = run(&server, &server.deploy, &json!({})).await;
+    assert_eq!(status, 200, "{made}");
+    assert_eq!(made["spec"]["completions"], 0);
+    assert_eq!(made["status"]["phase"], "Active");
 }
 
 #[tokio::test]

@@ -447,6 +447,26 @@ async fn a_plan_of_a_daemon_names_the_machines_and_those_that_wait() {
 }
 
 #[tokio::test]
+async fn a_plan_of_a_job_on_each_machine_says_where_it_begins_and_which_machine_waits() {
+    let server = cluster().await;
+    let workload = daemon("web:1", "").replace("DaemonService", "Job");
+    let job =
+        "apiVersion: kat.dws.rip/v1alpha1\nkind: JobDefinition\nspec: {completions: PerNode}\n";
+    let files = [("workload.kat", workload.as_str()), ("job.kat", job)];
+    let body = ask(&server, &files).await;
+    assert_eq!(actions(&body), ["Create", "Wait"]);
+    let instances = &body["preview"]["instances"];
+    assert_eq!(instances[0]["successorNode"], "n1");
+    assert_eq!(instances[1]["node"], "n2");
+    let reason = instances[1]["reason"].as_str().unwrap();
+    assert!(
+        reason.starts_with("run 1: 0 of 2 machines succeeded"),
+        "{reason}"
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_daemon_is_neither_scaled_nor_stopped_and_counts_on_each_machine() {
     let server = cluster().await;
     let files = daemon("web:1", "");
@@ -488,6 +508,15 @@ async fn a_namespace_that_comes_with_the_folder_need_not_be_there_yet() {
     ];
     let body = ask_at(&server, path, &both).await;
     assert_eq!(actions(&body), ["Create"]);
+    assert_eq!(body["preview"]["defaultRequests"], Value::Null);
+    // Its container has no requests of its own, and gets those of the namespace to come.
+    let with_defaults = format!("{namespace}spec: {{defaults: {{requests: {{cpu: 100m}}}}}}\n");
+    let filled = [
+        ("workload.kat", workload.as_str()),
+        ("namespace.kat", with_defaults.as_str()),
+    ];
+    let body = ask_at(&server, path, &filled).await;
+    assert_eq!(body["preview"]["defaultRequests"]["cpu"], "100m");
     let alone = [("workload.kat", workload.as_str())];
     let path = format!("{path}?dryRun=true");
     let response = server.send(&server.admin, Method::PUT, &path, &alone, &[]);

@@ -95,7 +95,12 @@ pub(super) fn bodies(cases: &mut Cases<'_>) {
     // As in namespace.kat: unknown fields, wrong values, and fields without an effect.
     for (spec, found) in [
         (json!({"isolated": true}), "unknown field `isolated`"),
-        (json!({"quota": {"pods": 3}}), "unknown field `quota`"),
+        (json!({"quota": {"pods": 3}}), "`pods` is no quota"),
+        (json!({"quota": {"workloads": -3}}), "spec.quota: "),
+        (
+            json!({"defaults": {"requests": {"storage": "1Gi"}}}),
+            "unknown field `storage`",
+        ),
         (json!({"isolation": 7}), "expected value"),
         (json!({"isolation": "Nobody"}), "unknown variant `Nobody`"),
         (

@@ -134,7 +134,7 @@ fn the_users_mistakes_are_shown_before_anything_is_sent() {
     program.file("web/workload.kat", &wrong);
     let later = workload_file("db").replace(
         "    name: app\n",
-        "    name: app\n    resources: {gpu: {driver: any}}\n",
+        "    name: app\n  ports:\n    - {containerPort: 80, hostPort: 80, hostPortOn: ingress}\n",
     );
     program.file("db/workload.kat", &later);
     assert_snapshot!(program.run(&["apply", "-f", "web", "-f", "db"]));

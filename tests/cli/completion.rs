@@ -127,6 +127,10 @@ fn containers_keys_and_settings_follow_what_they_belong_to() {
     expect("config set apiP", &[]);
     expect("config get apiP", &["apiPort"]);
     expect("namespace set shop w", &["workloads="]);
+    expect(
+        "namespace set shop defaults",
+        &["defaults.requests.cpu=", "defaults.requests.memory="],
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-# Jobs: a run by hand with its exit code and output, a parallel one on two machines, a schedule over a change of the leader, a deadline, a backoff limit and a power cut
+# Jobs: a run by hand with its exit code and output, a parallel one on two machines, a schedule over a change of the leader, a deadline, a backoff limit, a run on each machine, runs that overlap and a power cut
 # machines: 3
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
@@ -61,6 +61,24 @@ equal "$(jq 'length' <<<"$times")" "$(jq 'unique | length' <<<"$times")" "differ
 kat job suspend tick
 contains "$(kat get jobs)" suspended
 
+# One instance on each machine, with a volume of its own; the second machine fails once and has another one.
+kat apply -f "$(job each '{completions: PerNode, parallelism: 3, backoffLimit: 1}' \
+    --container 'command: ["if [ $KAT_JOB_COMPLETION_INDEX = 1 ] && [ ! -e /data/failed ]; then echo >/data/failed; exit 3; fi; echo done by $KAT_JOB_COMPLETION_INDEX"]' \
+    --container 'volumeMounts: [{name: data, mountPath: /data}]' --spec 'volumes: [{name: data, simpleClusterStorage: {}}]')"
+wait_for 120 run_is each-1 Succeeded
+equal '["n1","n2","n2","n3"]' "$(runs_of each | jq -c '[.[0].status.attempts[].node] | sort')" "machines of the instances"
+equal '[0,1,0]' "$(runs_of each | jq -c '[.[0].status.machines[].failures]')" "failures of each machine"
+for index in 0 1 2; do contains "$(kat logs run/each-1)" "done by $index"; done
+equal "3 machines succeeded" "$(runs_of each | jq -r '.[0].status.message')" "message of the run"
+
+# Under Allow runs overlap.
+kat apply -f "$(job over '{schedule: "@yearly", concurrencyPolicy: Allow}' --container 'command: ["sleep 1000"]')"
+for _ in 1 2 3; do kat job run over >/dev/null; done
+overlap() { equal 3 "$(instances over | jq '[.[] | select(.status.phase == "Running")] | length')" "runs that overlap"; }
+wait_for 60 overlap
+kat job cancel over
+wait_for 60 run_is over-3 Cancelled
+
 # A power cut is a failed instance, which is not started again.
 kat apply -f "$(job cut '{backoffLimit: 0}' --container 'command: ["echo began >>/data/begins; sleep 1000"]' \
     --container 'volumeMounts: [{name: data, mountPath: /data}]' --spec 'volumes: [{name: data, simpleClusterStorage: {}}]')"
@@ -71,4 +89,4 @@ if [[ $node == n1 ]]; then lab reboot n1; else lab kill "$node" && lab start "$n
 wait_for 120 nodes_are_ready
 wait_for 90 run_is cut-1 Failed
 equal 1 "$(on "$node" sh -c 'wc -l </var/lib/kat/volumes/default/cut/data/begins')" "starts of the program"
-for name in once echo line many slow tick cut; do kat delete workload "$name"; done
+for name in once echo line many slow tick each over cut; do kat delete workload "$name"; done

@@ -81,3 +81,31 @@ replaced() { has_ready db 1 && differs "$instance" "$(field db .metadata.name)" 
 wait_for 60 replaced
 runs_only_on_n3
 rows_are_whole
+
+# Replicas with data of their own have names that stay while their instances are replaced, and that other
+# replicas find before any of them is healthy.
+peers_folder() {
+    workload peers --replicas 2 --port 8080 --health 'http: {path: /healthz, port: web}, periodSeconds: 1' --container 'volumeMounts: [{name: data, mountPath: /data}]' \
+        --spec 'volumes: [{name: data, simpleClusterStorage: {}, perReplica: true, reclaim: Delete}]' "$@"
+}
+ip_of_slot() { instances peers | jq -er --argjson slot "$1" '.[] | select(.status.slot == $slot) | .status.ip'; }
+answers_with_slot() {
+    local ip
+    ip=$(ip_of_slot "$1") && [[ $(n1 getent ahostsv4 "peers-$1.peers.default.$DOMAIN" | awk '{ print $1 }' | sort -u) == "$ip" ]]
+}
+kat apply --wait -f "$(peers_folder)"
+for slot in 0 1; do wait_for 20 answers_with_slot "$slot"; done
+contains "$(kat describe workload peers)" "peers-0.peers to peers-1.peers"
+before=$(ip_of_slot 0)
+# The new version is never healthy, so its instance of the first slot that is replaced has its name alone.
+kat apply -f "$(peers_folder --env ILL=1)" >/dev/null
+is_ill() { instances peers | jq -e 'any(.[]; .status.health == "unhealthy")'; }
+wait_for 60 is_ill
+ill=$(instances peers | jq -r '[.[] | select(.status.health == "unhealthy")][0].status.slot')
+wait_for 20 answers_with_slot "$ill"
+kat apply --wait --timeout 120s -f "$(peers_folder --env VERSION=2)"
+for slot in 0 1; do wait_for 20 answers_with_slot "$slot"; done
+differs "$before" "$(ip_of_slot 0)" "address of peers-0 after an update"
+kat apply --wait -f "$(peers_folder --env VERSION=2 --replicas 1)"
+wait_for 20 refused n1 getent ahostsv4 "peers-1.peers.default.$DOMAIN"
+kat delete workload peers --wait

@@ -1,4 +1,4 @@
-# Host ports forward to instances, which see their callers' addresses: from outside, beside other workloads, under load during an update, and after a reboot without the agent
+# Host ports forward to instances, which see their callers' addresses: from outside, beside other workloads, for some addresses alone, under load during an update, and after a reboot without the agent
 # machines: 2
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
@@ -110,6 +110,44 @@ n1 systemctl restart kat-net
 wait_for 30 has_ready taken 1
 wait_for 10 page_has n2 "$n1_address" 8088 "host=$(field taken .metadata.name)"
 kat delete workload taken --wait
+kat label node n1 place-
+
+# allowSources opens a port to some addresses alone: another machine, the machine itself by each of its
+# addresses, and a container are refused alike. A change replaces no instance and ends connections of
+# callers that are not in the list any more. The port has the number of the container's, so that the
+# rest of such a connection would have the same addresses and ports as a new one of the container.
+kat label node n1 place=here
+closed_folder() { host_port_folder closed "8080, allowSources: [$1]" --spec 'nodeSelector: {place: here}'; }
+# is_refused_at FROM ADDRESS: curl's exit code is 7 for a refused connection and 28 for a timeout.
+is_refused_at() { [[ $(on "$1" sh -c 'curl --silent --output /dev/null --max-time 3 "http://$1:8080/"; echo "$?"' sh "$2") == 7 ]]; }
+kat apply --wait --timeout 60s -f "$(closed_folder "$n2_address")"
+id=$(field closed .metadata.name)
+wait_for 10 page_has n2 "$n1_address" 8080 "host=$id"
+is_refused_at n1 "$n1_address"
+is_refused_at n1 127.0.0.1
+refused inside closed wget -q -T 3 -O- "http://$n1_address:8080/"
+contains "$(kat describe workload closed)" "(host port 8080) for $n2_address alone"
+contains "$(kat why workload closed)" "host port 8080/TCP refuses all but $n2_address"
+lab exec n2 -- curl --silent --fail --max-time 15 "http://$n1_address:8080/slow?8000" </dev/null >/dev/null &
+asking=$!
+trap 'kill "$asking" 2>/dev/null || true' EXIT
+caller=$(awk -F. '{ printf "%02X%02X%02X%02X", $4, $3, $2, $1 }' <<<"$n2_address")
+closed_sees_caller() { inside closed grep -q " $caller:" /proc/net/tcp; }
+wait_for 10 closed_sees_caller
+kat apply --wait --timeout 60s -f "$(closed_folder "$n1_address, 127.0.0.1, 10.100.0.0\\/16")"
+equal "$id" "$(field closed .metadata.name)" "instance after a change of allowSources"
+wait_for 10 is_refused_at n2 "$n1_address"
+wait_for 10 page_has n1 "$n1_address" 8080 "host=$id"
+wait_for 10 page_has n1 127.0.0.1 8080 "host=$id"
+contains "$(inside closed wget -q -T 3 -O- "http://$n1_address:8080/")" "host=$id"
+code=0
+wait "$asking" || code=$?
+differs 0 "$code" "exit code of a caller that was admitted before"
+trap - EXIT
+kat apply --wait --timeout 60s -f "$(host_port_folder closed 8080 --spec 'nodeSelector: {place: here}')"
+equal "$id" "$(field closed .metadata.name)" "instance without allowSources"
+wait_for 10 page_has n2 "$n1_address" 8080 "host=$id"
+kat delete workload closed --wait
 kat label node n1 place-
 
 # Under load from the other machine, and on the machine by its loopback, a new version takes over on

@@ -94,15 +94,6 @@ equal "$before" "$(pids)" "programs"
 equal "$agents_before" "$(agents)" "agents' processes"
 contains "$(kat get events -A)" ConfigurationFollowed
 
-# A report that was under way to the leader when the machine was cut off may come after a newer one, and is believed until the
-# next (docs/internals/limits.md): the machine is not cut off again before that.
-no_old_connections() { prints_nothing "connections of before" on "$away" ss --no-header --tcp --numeric state fin-wait-1 '( dport = :9115 )'; }
-last_heard() { kat get nodes "$away" -o json | jq -er .status.lastHeartbeat; }
-is_heard_again() { [[ $(last_heard) > $heard ]]; }
-wait_for 120 no_old_connections
-heard=$(last_heard)
-wait_for 20 is_heard_again
-
 # A lost machine is replaced after the lower time, and not before its instance has ended.
 away=$(follower)
 case $away in

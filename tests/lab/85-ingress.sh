@@ -94,6 +94,35 @@ n1 systemctl start kat-agent
 wait_for 30 nodes_are_ready
 no_https_lost
 
+# KAT's own authority is replaced under load, and the leader is killed on the way: a client that trusts both loses nothing.
+authority() { kat ca list -o json | jq -er ".items[] | select(.name == \"ingress-ca\") | $1"; }
+in_phase() { equal "$1" "$(authority .phase)" "phase of ingress-ca"; }
+is_replaced() { in_phase Settled && differs "$1" "$(authority .fingerprint)" "fingerprint of ingress-ca"; }
+serves_by() { fetch "$1" https "$HOST" --fail --cacert "$2" | grep -q '^host='; }
+in_phase Settled
+before=$(authority .fingerprint)
+kat ca rotate ingress-ca --grace 1h
+wait_for 30 in_phase Trust
+contains "$(authority .message)" "katcall ca trust"
+n1 sh -c 'cp /root/ca.crt /root/old-ca.crt && katcall ca trust >/root/ca.crt && katcall ca trust --next >/root/next-ca.crt'
+equal 2 "$(n1 grep -c 'BEGIN CERTIFICATE' /root/ca.crt)" "certificates that are printed"
+# The time has not ended: the present one alone is enough.
+serves_by n2 /root/old-ca.crt
+refused kat ca rotate ingress-ca
+load_https
+kat ca rotate ingress-ca --grace 0s
+on "$(leader_at n1)" systemctl kill --signal KILL kat-agent.service
+wait_for 120 is_replaced "$before"
+for node in n1 n2 n3; do wait_for 30 serves_by "$node" /root/next-ca.crt; done
+wait_for 30 nodes_are_ready
+no_https_lost
+code=0
+serves_by n2 /root/old-ca.crt 2>/dev/null || code=$?
+differs 0 "$code" "exit code of curl with the old authority"
+n1 sh -c 'katcall ca trust >/root/ca.crt'
+equal 1 "$(n1 grep -c 'BEGIN CERTIFICATE' /root/ca.crt)" "certificates that are printed"
+contains "$(kat get events -A -o json)" AuthorityReplaced
+
 # A certificate of the user's own, replaced under load.
 # bring NUMBER: a certificate of an authority of the test, which the request of curl trusts.
 n1 sh -c 'cd /root && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj "/CN=test" -keyout own-ca.key -out ca.crt' 2>/dev/null
@@ -154,6 +183,22 @@ code=0
 refused=$(kat apply -f /root/nas 2>&1) || code=$?
 equal 1 "$code" "exit code of a route to KAT's API"
 contains "$refused" "KAT's API"
+
+# Another program has a route although KAT knows nothing of it. While it is away, the answer is 502.
+begin_nas() { n1 systemd-run --quiet --collect --unit=test-nas --setenv=PORT=8088 --setenv=VERSION=nas /root/web; }
+nas_answers() { [[ $(fetch "$1" http nas.lan --output /dev/null --write-out '%{http_code}') == "$2" ]]; }
+begin_nas
+n1 sh -c 'printf "apiVersion: kat.dws.rip/v1alpha1\nkind: Route\nspec: {host: nas.lan, to: \"http://%s:8088\"}\n" "$1" >/root/nas/route.kat' sh "$(host_address n1)"
+kat apply -f /root/nas
+for node in n1 n2 n3; do wait_for 30 nas_answers "$node" 200; done
+contains "$(fetch n3 http nas.lan --fail)" "version=nas"
+n1 systemctl stop test-nas
+for node in n1 n2 n3; do wait_for 20 nas_answers "$node" 502; done
+begin_nas
+for node in n1 n2 n3; do wait_for 30 nas_answers "$node" 200; done
+kat delete route/nas.lan
+for node in n1 n2 n3; do wait_for 20 nas_answers "$node" 404; done
+n1 systemctl stop test-nas
 n1 rm -rf /root/nas
 
 # The label withdraws the keys from the other machines, and closes their ports.

@@ -109,6 +109,11 @@ contains "$(fetch n3 https all.example.org --fail --cacert /root/pebble/root.pem
 lacks "$(etcdctl_on n1 get --prefix /kat/ingress/)" "PRIVATE KEY"
 accounts() { etcdctl_on n1 get --prefix --keys-only /kat/ingress/accounts/ | grep -c accounts; }
 equal 1 "$(accounts)" "accounts"
+# Another address for messages: the record has it once the server has confirmed it.
+has_address() { equal "$1" "$(etcdctl_on n1 get --prefix --print-value-only /kat/ingress/accounts/ | jq -r .email)" "address of the account"; }
+has_address admin@example.org
+kat config set acme.email=other@example.org
+wait_for 120 has_address other@example.org
 account=$(etcdctl_on n1 get --prefix --print-value-only /kat/ingress/accounts/)
 equal '' "$(etcdctl_on n1 get --prefix --keys-only /kat/ingress/challenges/)" "challenges after the orders"
 

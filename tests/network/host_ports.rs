@@ -29,7 +29,10 @@ use kat_network::{
     state_files::StateFilesSnapshot,
 };
 use kat_types::{
-    machine::network::{HostPortNetwork, HostPortParts, NodeNetwork, StartGate, Transport},
+    machine::network::{
+        HostPortNetwork, HostPortParts, IngressBackend, IngressHostPort, NodeNetwork,
+        RestrictedHostPort, StartGate, Transport,
+    },
     services::BackendState,
 };
 
@@ -45,6 +48,10 @@ struct Site {
     node: Arc<NodeNetwork>,
     keeper: HostPortKeeper,
     firewall: Firewall,
+    /// The ranges that may use port 80 over TCP and port 514 over UDP; `None` for all.
+    allowed: Option<Vec<&'static str>>,
+    /// Ports that the machine has because it serves routes.
+    ingress: Vec<IngressHostPort>,
     containers: BTreeMap<u8, Container>,
     outside: Outside,
     machine: Machine,
@@ -84,6 +91,8 @@ impl Site {
             node: Arc::new(node()),
             keeper: HostPortKeeper::default(),
             firewall,
+            allowed: None,
+            ingress: Vec::new(),
             containers,
             outside,
             machine,
@@ -100,11 +109,28 @@ impl Site {
         let parts = parts
             .iter()
             .map(|(last, part)| (Ipv4Addr::new(10, 90, 1, *last), *part));
+        let restricted: Option<Vec<RestrictedHostPort>> = self.allowed.as_ref().map(|ranges| {
+            let restricted =
+                [(80, Transport::Tcp), (514, Transport::Udp)].map(|(port, protocol)| {
+                    RestrictedHostPort {
+                        port,
+                        protocol,
+                        allow_sources: ranges.iter().map(|range| range.parse().unwrap()).collect(),
+                    }
+                });
+            restricted.to_vec()
+        });
+        let sources = parts
+            .clone()
+            .filter_map(|(address, _)| Some((address, restricted.clone()?)));
+        let sources: BTreeMap<Ipv4Addr, Vec<RestrictedHostPort>> = sources.collect();
         let snapshot = StateFilesSnapshot {
             instances: Some(Arc::new(instances)),
             host_ports: Some(Arc::new(HostPortParts {
                 schema: 1,
                 parts: parts.collect(),
+                sources,
+                ingress: self.ingress.clone(),
             })),
             ..StateFilesSnapshot::default()
         };
@@ -246,6 +272,105 @@ fn what_is_open_stays_with_its_instance_until_that_is_gone() {
         for gone in [&kept, &own] {
             assert_eq!(ask(gone).unwrap_err().kind(), ErrorKind::ConnectionReset);
         }
+    });
+}
+
+#[test]
+fn a_port_of_machines_that_serve_routes_needs_no_host_port_of_the_instance() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        let port = |port, protocol, container_port, allowed: Option<&str>| IngressHostPort {
+            port,
+            protocol,
+            namespace: "default".to_owned(),
+            workload: "db".to_owned(),
+            instances: [(
+                Ipv4Addr::new(10, 90, 1, 13),
+                IngressBackend {
+                    port: container_port,
+                    state: Serving,
+                },
+            )]
+            .into(),
+            allow_sources: allowed.map(|range| vec![range.parse().unwrap()]),
+        };
+        // The last instance has no host port of its own.
+        site.ingress = vec![
+            port(8080, Transport::Tcp, 80, None),
+            port(80, Transport::Tcp, 80, None),
+            port(514, Transport::Udp, 53, None),
+        ];
+        site.serve(&[(13, Serving)]).await;
+        assert_eq!(site.outside(|| all(MACHINE)), only(13, NEIGHBOUR));
+        assert_eq!(all(MACHINE), only(13, "192.0.2.1"));
+        // It is not forwarded from the loopback.
+        let error = connect(Ipv4Addr::LOCALHOST, 80).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        // Only the neighbour may call it.
+        site.ingress = vec![port(80, Transport::Tcp, 80, Some("192.0.2.2/32"))];
+        site.serve(&[(13, Serving)]).await;
+        let answer = site.outside(|| ask(&connect(MACHINE, 80).unwrap()).unwrap());
+        assert_eq!(answer, (13, NEIGHBOUR.to_owned()));
+        let error = connect(MACHINE, 80).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        // The port of an instance of another workload stays with that.
+        site.ingress = vec![port(80, Transport::Tcp, 80, None)];
+        site.serve(&[(10, Serving), (13, Serving)]).await;
+        assert_eq!(site.outside(|| all(MACHINE)), only(10, NEIGHBOUR));
+    });
+}
+
+#[test]
+fn a_port_for_some_addresses_refuses_all_others_wherever_they_call() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        let closed = |address: Ipv4Addr| {
+            let began = Instant::now();
+            let error = connect(address, 80).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{address}");
+            assert!(began.elapsed() < LIMIT, "{address}");
+            let error = ask_udp(&udp(address)).unwrap_err();
+            let kinds = [ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied];
+            assert!(kinds.contains(&error.kind()), "{address}: {error}");
+            // The other port is for all.
+            let other = connect(address, 8080).unwrap();
+            assert_eq!(ask(&other).unwrap().0, 10, "{address}");
+        };
+        // Only the neighbour may call: neither the machine itself nor a container.
+        site.allowed = Some(vec!["192.0.2.2/32", "198.51.100.0/24"]);
+        site.serve(&[(10, Serving), (11, Held)]).await;
+        assert_eq!(site.outside(|| all(MACHINE)), only(10, NEIGHBOUR));
+        closed(MACHINE);
+        closed(Ipv4Addr::LOCALHOST);
+        site.inside(13, || closed(MACHINE));
+        site.inside(10, || closed(MACHINE));
+        let kept = site.outside(|| connect(MACHINE, 80).unwrap());
+        let flow = site.outside(|| udp(MACHINE));
+        assert_eq!(ask(&kept).unwrap(), (10, NEIGHBOUR.to_owned()));
+        assert_eq!(ask_udp(&flow).unwrap(), (10, NEIGHBOUR.to_owned()));
+        // Everybody but the neighbour, whose open connections end.
+        site.allowed = Some(vec!["192.0.2.1/32", "127.0.0.0/8", "10.90.1.0/24"]);
+        site.serve(&[(10, Serving), (11, Held)]).await;
+        site.outside(|| closed(MACHINE));
+        let error = ask(&kept).unwrap_err();
+        let ended = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+        assert!(ended.contains(&error.kind()), "{error}");
+        assert!(ask_udp(&flow).is_err());
+        assert_eq!(all(MACHINE), only(10, "192.0.2.1"));
+        assert_eq!(all(Ipv4Addr::LOCALHOST), only(10, "10.90.1.1"));
+        assert_eq!(site.inside(13, || all(MACHINE)), only(10, "10.90.1.13"));
+        // Addresses of IPv6 open no port, which is IPv4.
+        site.allowed = Some(vec!["2001:db8::/32"]);
+        site.serve(&[(10, Serving)]).await;
+        site.outside(|| closed(MACHINE));
+        closed(MACHINE);
+        // All may call again, also from a port whose calls were refused.
+        site.allowed = None;
+        site.serve(&[(10, Serving)]).await;
+        assert_eq!(site.outside(|| all(MACHINE)), only(10, NEIGHBOUR));
+        // A refusal may have left a pending error on the socket.
+        flow.take_error().unwrap();
+        assert_eq!(ask_udp(&flow).unwrap(), (10, NEIGHBOUR.to_owned()));
     });
 }
 

@@ -35,8 +35,9 @@ use kat_types::{
             MachineAccess,
         },
         network::{
-            HostPortNetwork, HostPortParts, InstanceNetwork, Instances, NodeNetwork,
-            ServiceNetwork, ServicePortBackends, Services, StartGate, Transport,
+            HostPortNetwork, HostPortParts, IngressBackend, IngressHostPort, InstanceNetwork,
+            Instances, NodeNetwork, ServiceNetwork, ServicePortBackends, Services, StartGate,
+            Transport,
         },
     },
     services::BackendState,
@@ -147,6 +148,8 @@ impl TwoMachines {
             let parts = HostPortParts {
                 schema: 1,
                 parts: serving.into(),
+                sources: BTreeMap::new(),
+                ingress: Vec::new(),
             };
             host.write("host-ports.json", &parts);
             host.write("isolation.json", rules);
@@ -354,6 +357,67 @@ fn machines_host_ports_and_services_with_isolation() {
         let foreign = machines.fetch(SHOP_1, at(2)).await.unwrap_err();
         assert_eq!(foreign.kind(), ErrorKind::ConnectionRefused);
         assert!(machines.fetch(OPS_1, at(2)).await.is_ok());
+    });
+}
+
+#[test]
+fn a_port_of_a_machine_that_serves_routes_leads_to_the_instances_of_another_one() {
+    block_on(async {
+        let machines = TwoMachines::start(&rules(IsolationMode::Namespaces, 1, &ALL)).await;
+        let at = SocketAddr::from(([192, 0, 2, 1], 5432));
+        let lead_to = |instances: &[(Placed, BackendState)]| {
+            let instances = instances.iter().map(|(one, state)| {
+                let backend = IngressBackend {
+                    port: 80,
+                    state: *state,
+                };
+                (one.address(), backend)
+            });
+            let port = IngressHostPort {
+                port: 5432,
+                protocol: Transport::Tcp,
+                namespace: "ops".to_owned(),
+                workload: OPS_2.workload(),
+                instances: instances.collect(),
+                allow_sources: None,
+            };
+            let parts = HostPortParts {
+                schema: 1,
+                ingress: vec![port],
+                ..HostPortParts::default()
+            };
+            machines.one.write("host-ports.json", &parts);
+        };
+        let from_machine = |host: &Host| fetch_in(host.namespace(), at);
+        lead_to(&[(OPS_2, BackendState::Serving)]);
+        eventually("the port is open", async || {
+            from_machine(&machines.two).await.is_ok()
+        })
+        .await;
+        // The instance sees the machine with the port, through which its answers return.
+        let seen = Some("10.90.1.1".to_owned());
+        for host in [&machines.one, &machines.two] {
+            assert_eq!(from_machine(host).await.ok(), seen, "{}", host.number);
+        }
+        // It is a door from outside: isolation does not cover it.
+        for caller in [SHOP_1, SHOP_2, OPS_1, OPS_2] {
+            assert_eq!(machines.fetch(caller, at).await.ok(), seen, "{}", caller.id);
+        }
+        let other = SocketAddr::from(([192, 0, 2, 2], 5432));
+        let error = fetch_in(machines.one.namespace(), other).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        // An instance of the machine itself sees its caller.
+        lead_to(&[(OPS_2, BackendState::Held), (OPS_1, BackendState::Serving)]);
+        eventually("the instance that serves is used", async || {
+            from_machine(&machines.two).await.ok().as_deref() == Some("192.0.2.2")
+        })
+        .await;
+        lead_to(&[(OPS_2, BackendState::Held)]);
+        eventually("a port that nobody serves is refused", async || {
+            let refused = |error: io::Error| error.kind() == ErrorKind::ConnectionRefused;
+            from_machine(&machines.two).await.is_err_and(refused)
+        })
+        .await;
     });
 }
 

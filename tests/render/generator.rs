@@ -240,6 +240,9 @@ fn check_unit(
     for device in &container.devices {
         has("--device", device);
     }
+    if container.resources.gpu.is_some() {
+        has("--device", assignment.gpu.as_deref().unwrap());
+    }
     if !container.groups.is_empty() {
         has("--group-add", "keep-groups");
     }

@@ -29,6 +29,7 @@ use kat_api::{
 };
 use kat_pki::{PeerCertificate, PeerIdentity};
 use kat_store::{SURE_FOR, StateFeed, StateFrames, StateSourceError};
+use kat_testing::state_stream::ServingStore;
 use kat_types::{
     encoding::state_frames::{StateFrame, StatePosition},
     store::members::ClusterEndpoints,
@@ -67,6 +68,8 @@ pub(crate) struct Net {
     pub senders: Senders,
     /// When the latest call of a person, which may carry an archive, was let in.
     archive: Mutex<Option<Instant>>,
+    /// The old stores that members serve to other machines.
+    old_stores: Mutex<BTreeMap<String, ServingStore>>,
 }
 
 /// The certificate of a machine, with the hash of the key by which the cluster knows it.
@@ -96,6 +99,7 @@ impl Net {
             monitor: Arc::clone(monitor),
             senders: Senders::default(),
             archive: Mutex::default(),
+            old_stores: Mutex::default(),
         }
     }
 
@@ -117,6 +121,24 @@ impl Net {
     pub(crate) fn heal_streams(&self) {
         self.fates.lock().faulty = false;
         self.senders.heal();
+    }
+
+    /// A member serves an old store to other machines, or its own one again.
+    pub(crate) fn serve_old(&self, member: &str, old: Option<ServingStore>) {
+        let mut stores = self.old_stores.lock();
+        let before = match old {
+            Some(old) => stores.insert(member.to_owned(), old),
+            None => stores.remove(member),
+        };
+        if let Some(before) = before {
+            before.cancel.cancel();
+        }
+    }
+
+    /// All members serve their own store again.
+    pub(crate) fn end_old_stores(&self) {
+        let stores = std::mem::take(&mut *self.old_stores.lock());
+        stores.values().for_each(|old| old.cancel.cancel());
     }
 
     /// The server of the last stream that the machine opened.
@@ -156,7 +178,13 @@ impl Net {
         let door = self.doors.lock().get(&server).cloned();
         let door = door.filter(|door| !door.closed.is_cancelled());
         let door = door.ok_or_else(|| unreachable("connection refused"))?;
-        let opened = door.feed.open(from, resume);
+        let old = self
+            .old_stores
+            .lock()
+            .get(&server)
+            .map(|old| old.feed.clone());
+        let is_old = old.is_some();
+        let opened = old.unwrap_or(door.feed).open(from, resume);
         let frames = opened.map_err(|error| StateSourceError::Refused(error.to_string()))?;
         let machines = [Some(from), through.as_deref(), Some(&server)];
         let ways = machines.into_iter().flatten();
@@ -177,7 +205,8 @@ impl Net {
         let (monitor, way) = (Arc::clone(&self.monitor), Arc::clone(&self.ways[&server]));
         let sees = move |frame: &StateFrame| {
             let cut_for = way.store_cut_for().unwrap_or_default();
-            if matches!(frame, StateFrame::Beat(_)) && cut_for > SURE_FOR {
+            // An old store has a quorum of its own.
+            if matches!(frame, StateFrame::Beat(_)) && cut_for > SURE_FOR && !is_old {
                 monitor.violated(format!(
                     "{server} confirms what it serves, and reaches no store for {cut_for:?}"
                 ));

@@ -4,4 +4,5 @@ pub(crate) mod copies;
 pub(crate) mod false_claims;
 pub(crate) mod fault_isolation;
 pub(crate) mod invariants;
+pub(crate) mod jobs;
 pub(crate) mod monitor;

@@ -4,5 +4,6 @@ pub(crate) mod disabled_safeguards;
 pub(crate) mod forged_reports;
 pub(crate) mod machine_faults;
 pub(crate) mod network_faults;
+pub(crate) mod returning_clusters;
 pub(crate) mod stream_faults;
 pub(crate) mod unwritable_workload;

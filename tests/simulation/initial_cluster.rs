@@ -79,6 +79,7 @@ pub(crate) fn machine(
         processes: 0,
         started: None,
         known_leader: Arc::default(),
+        clock_jump: Arc::default(),
         skew: SignedDuration::from_millis(i64::try_from(random.below(4_000)).unwrap() - 2_000),
     }
 }
@@ -122,6 +123,7 @@ pub(crate) fn seed_operations(machines: &[Machine]) -> Vec<WriteOperation> {
         quota: Default::default(),
         access: Default::default(),
         ingress_hosts: None,
+        defaults: Default::default(),
     };
     let mut operations = vec![
         put(keys::namespace(NAMESPACE), &namespace),

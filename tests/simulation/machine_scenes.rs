@@ -11,8 +11,9 @@ use crate::{
     finds,
     load::user::{FENCED, Wish},
     run::{Outcome, SECOND, Scenario, WORKLOADS, play},
-    world::LOST_AFTER,
+    world::{LOST_AFTER, MEMBERS, THERE},
 };
+use kat_testing::MemoryStore;
 use kat_types::{
     api::NodePhase,
     assignment::DesiredRun,
@@ -151,6 +152,32 @@ impl Scenario {
         self.comes_to_rest().await;
     }
 
+    /// Reports arrive a second time, when their machine is already lost.
+    async fn late_reports(&mut self) {
+        let (number, _) = self.three_run(QUEUE).await;
+        let late = Duration::from_secs(LOST_AFTER.into()) - 2 * SECOND;
+        self.world
+            .change_way(number, |way| way.reports_repeated = Some(late));
+        self.pass(20 * SECOND).await;
+        assert_eq!(self.status(number).phase, NodePhase::Ready);
+        let name = self.world.machines[number].name.clone();
+        self.world.kill(number);
+        let lost = Duration::from_secs(LOST_AFTER.into()) + 3 * SECOND;
+        while self.world.monitor.silent(&name).unwrap() < lost && !self.is_over() {
+            self.pass(SECOND).await;
+        }
+        if self.status(number).phase != NodePhase::NotReady {
+            let text = format!("{name} is believed what it reported before it fell silent");
+            self.world.monitor.violated(text);
+        }
+        if self.is_over() {
+            return;
+        }
+        self.world.start(number);
+        self.comes_to_rest().await;
+        assert!(self.is_over() || self.status(number).phase == NodePhase::Ready);
+    }
+
     /// The manager of a workload's user is killed.
     async fn lost_manager(&mut self) {
         let (number, unit) = self.three_run(QUEUE).await;
@@ -166,6 +193,62 @@ impl Scenario {
         }
         self.comes_to_rest().await;
         assert!(self.is_over() || self.world.live().contains_key(&unit));
+    }
+
+    /// The store is made anew, and all machines follow it.
+    async fn new_store(&mut self) {
+        self.three_run(QUEUE).await;
+        self.world.publish_verifier();
+        self.pass(10 * SECOND).await;
+        self.world.begin_epoch();
+        self.pass(20 * SECOND).await;
+        assert!(!self.is_over(), "{:?}", self.world.monitor.violation());
+        for number in 0..THERE {
+            assert_eq!(self.world.followed_epoch(number), Some(1));
+        }
+    }
+
+    /// A member returns with an old store. An agent starts meanwhile, and reaches no other member.
+    async fn meets_alone(&mut self, old: &MemoryStore) {
+        let returns = self.world.leader().unwrap();
+        let away: Vec<usize> = (0..MEMBERS).filter(|other| *other != returns).collect();
+        self.world.return_with(returns, old);
+        for other in &away {
+            self.world.change_way(*other, |way| way.machines_cut = true);
+        }
+        self.world.kill(MEMBERS);
+        self.world.start(MEMBERS);
+        self.pass(25 * SECOND).await;
+        if self.is_over() {
+            return;
+        }
+        assert_eq!(self.world.followed_epoch(MEMBERS), None);
+        for other in away {
+            self.world.change_way(other, |way| way.machines_cut = false);
+        }
+        self.world.end_return(returns);
+        self.comes_to_rest().await;
+        if self.is_over() {
+            return;
+        }
+        for number in 0..THERE {
+            assert_eq!(self.world.followed_epoch(number), Some(1));
+        }
+    }
+
+    /// The store of before returns.
+    async fn returning_store(&mut self) {
+        let record = self.world.store_epoch();
+        self.new_store().await;
+        let old = self.world.old_store(&record);
+        self.meets_alone(&old).await;
+    }
+
+    /// A store of a later epoch appears that the recovery key has not signed.
+    async fn unproved_store(&mut self) {
+        self.new_store().await;
+        let unproved = self.world.old_store(&self.world.forged_epoch());
+        self.meets_alone(&unproved).await;
     }
 
     /// A disk fills up before new instances are assigned to its machine.
@@ -229,6 +312,24 @@ fn lost_manager(without: Without) -> Outcome {
     })
 }
 
+fn returning_store(without: Without) -> Outcome {
+    play(SEED, without, async |scenario| {
+        scenario.returning_store().await
+    })
+}
+
+fn unproved_store(without: Without) -> Outcome {
+    play(SEED, without, async |scenario| {
+        scenario.unproved_store().await
+    })
+}
+
+fn late_reports(without: Without) -> Outcome {
+    play(SEED, without, async |scenario| {
+        scenario.late_reports().await
+    })
+}
+
 fn full_disk(without: Without) -> Outcome {
     let seed = seed_with_small_disk();
     play(seed, without, async |scenario| scenario.full_disk().await)
@@ -274,6 +375,42 @@ fn it_is_found_when_nobody_hears_of_a_dead_overlay() {
         false,
         50,
         "has been dead for long",
+    );
+}
+
+#[test]
+fn a_report_that_arrives_after_a_newer_one_keeps_no_lost_machine() {
+    holds(late_reports(Without::Nothing));
+}
+
+#[test]
+fn it_is_found_when_the_report_that_arrives_last_is_believed() {
+    fails(late_reports(Without::ReportOrder), "before it fell silent");
+}
+
+#[test]
+fn no_agent_returns_to_the_store_from_before_it_was_made_anew() {
+    holds(returning_store(Without::Nothing));
+}
+
+#[test]
+fn it_is_found_when_an_agent_that_starts_forgets_the_epoch() {
+    fails(
+        returning_store(Without::KeptEpoch),
+        "and has followed epoch 1",
+    );
+}
+
+#[test]
+fn no_agent_follows_a_later_epoch_that_nothing_proves() {
+    holds(unproved_store(Without::Nothing));
+}
+
+#[test]
+fn it_is_found_when_every_later_epoch_is_believed() {
+    fails(
+        unproved_store(Without::EpochProofs),
+        "which no recovery key has signed",
     );
 }
 

@@ -242,6 +242,31 @@ fn it_is_found_when_a_commit_confirms() {
 }
 
 #[test]
+fn it_is_found_when_a_run_is_made_without_a_comparison() {
+    finds(Without::RunCompare, false, 50, "is made twice");
+}
+
+/// Nothing is wrong with a leader whose copy of the runs is old while its transactions compare them.
+#[test]
+fn a_leader_with_an_old_copy_of_the_runs_makes_none_twice() {
+    for seed in 1..=3 {
+        let outcome = run(seed, Without::FreshRuns, false);
+        let trace = outcome.trace.join("\n");
+        assert_eq!(outcome.violation, None, "seed {seed}\n{trace}");
+    }
+}
+
+#[test]
+fn it_is_found_when_runs_that_must_not_overlap_do() {
+    finds(Without::Forbid, false, 50, "run at once");
+}
+
+#[test]
+fn it_is_found_when_nobody_waits_for_what_a_workload_starts_after() {
+    finds(Without::StartOrder, false, 50, "which it starts after");
+}
+
+#[test]
 fn it_is_found_when_data_is_lost() {
     for seed in 1..=2 {
         let outcome = data_is_lost(seed);

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use jiff::SignedDuration;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
@@ -13,7 +14,7 @@ use crate::{
     checks::invariants::assigned,
     faults::{
         disabled_safeguards::Without, machine_faults::MachineSteps, network_faults::Conditions,
-        stream_faults::StreamSteps,
+        returning_clusters::ReturnSteps, stream_faults::StreamSteps,
     },
     load::user::{AT_LAST, FENCED, FENCED_WRITER, WRITER, Wish},
     world::{LOST_AFTER, World},
@@ -28,7 +29,7 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 /// Time between two looks where a moment counts.
 const FINE: Duration = Duration::from_millis(10);
 /// Time limit for the desired state after all faults are repaired.
-const HEALED_WITHIN: Duration = Duration::from_secs(900);
+pub(crate) const HEALED_WITHIN: Duration = Duration::from_secs(900);
 /// How long nothing may be written after that.
 const REST: Duration = Duration::from_secs(60);
 /// A workload that is created after all faults are repaired.
@@ -54,6 +55,10 @@ pub(crate) enum Repair {
     Watchdog(usize),
     Overlay(usize),
     Disk(usize),
+    /// A member that returned with an old store serves the present one.
+    OldStore(usize),
+    /// A machine's wall clock is set right.
+    Clock(usize),
 }
 
 /// Runs a seed to its end, or to the first violation.
@@ -105,6 +110,7 @@ pub(crate) fn play(
             world: World::new(seed, without, folder.path()).await,
             streams: StreamSteps::of_seed(seed),
             machines: MachineSteps::of_seed(seed, without),
+            returns: ReturnSteps::of_seed(seed, without),
             repairs: Vec::new(),
             version: 0,
         };
@@ -132,6 +138,8 @@ pub(crate) struct Scenario {
     pub streams: StreamSteps,
     /// Faults of single machines, in the runs that have them.
     pub machines: Option<MachineSteps>,
+    /// The store is made anew, in the runs in which it is.
+    pub returns: Option<ReturnSteps>,
     repairs: Vec<(Instant, Repair)>,
     pub version: u64,
 }
@@ -144,6 +152,8 @@ impl Scenario {
             self.step_of_the_large();
             self.step_of_the_streams();
             self.step_of_the_machines();
+            self.step_of_the_returns();
+            self.step_of_the_added_load();
             let pause = if self.world.random.chance(60) {
                 self.world.random.milliseconds(1, 800)
             } else {
@@ -365,6 +375,8 @@ impl Scenario {
             }
             Repair::Overlay(number) => self.world.cut_overlay(number, false),
             Repair::Disk(number) => self.world.fill_disk(number, false),
+            Repair::OldStore(number) => self.world.end_return(number),
+            Repair::Clock(number) => self.world.set_clock(number, SignedDuration::ZERO),
         }
     }
 
@@ -383,6 +395,7 @@ impl Scenario {
         self.repairs.clear();
         self.world.store.set_available(true);
         self.world.net.heal_streams();
+        self.world.net.end_old_stores();
         for number in 0..self.world.machines.len() {
             self.world.change_way(number, |way| way.lost_answers = 0);
             self.repair(Repair::Way(number)).await;
@@ -391,9 +404,11 @@ impl Scenario {
             self.repair(Repair::Overlay(number)).await;
             self.repair(Repair::Disk(number)).await;
             self.repair(Repair::PowerOn(number)).await;
+            self.repair(Repair::Clock(number)).await;
         }
         // Every request with an unknown outcome has taken effect by now, or never will.
         self.pass_in(SECOND / 5, AT_LAST).await;
+        self.settle_the_added_load().await;
         self.go_on_beside_the_forger().await;
         self.go_on_beside_a_dead_overlay().await;
         self.comes_to_rest().await;

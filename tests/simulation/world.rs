@@ -6,7 +6,7 @@ use std::{
     path::Path,
     sync::{
         Arc, LazyLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -17,19 +17,25 @@ use tokio::time::Instant;
 
 use crate::{
     api_calls::Net,
-    checks::{copies::ListRevisions, false_claims::FalseClaims, fault_isolation, monitor::Monitor},
+    checks::{
+        copies::ListRevisions, false_claims::FalseClaims, fault_isolation, jobs::AddedChecks,
+        monitor::Monitor,
+    },
     faults::{
         disabled_safeguards::{
-            Without, give_back_early, hear_all, hear_no_witness, only_reads, roll_out_badly,
+            Without, compare_no_runs, give_back_early, hear_all, hear_no_witness, only_reads,
+            overlap_runs, roll_out_badly, start_at_once,
         },
         forged_reports::{self, Forger},
         machine_faults::small_disk,
         network_faults::{Conditions, Way},
+        returning_clusters::{EpochRules, FollowedEpochs},
         stream_faults::StreamFates,
         unwritable_workload::{self, Large},
     },
     initial_cluster::{endpoints, machine, seed_operations},
     load::{
+        added::AddedLoad,
         secrets::{self, Secrets},
         user::{NAMESPACE, Person},
         volume_data::{Mover, Rows},
@@ -49,7 +55,12 @@ use kat_plan as plan;
 use kat_plan::Snapshot;
 use kat_render::Renderer;
 use kat_testing::MemoryStore;
-use kat_types::store::{keys, records::NodeRegistration, snapshot::ObservedReports};
+use kat_types::store::{
+    keys,
+    records::NodeRegistration,
+    revisions::WorkloadKey,
+    snapshot::{JobEntry, ObservedReports},
+};
 
 /// Machine names, and whether the machine is a member of etcd and may lead.
 const MACHINES: [(&str, bool); 5] = [
@@ -61,12 +72,17 @@ const MACHINES: [(&str, bool); 5] = [
 ];
 /// Machines that are in the cluster from the beginning. The last machine joins later.
 pub(crate) const THERE: usize = 4;
-/// Members of etcd from the beginning.
-const MEMBERS: usize = 3;
+/// Members of etcd from the beginning, which come first among the machines.
+pub(crate) const MEMBERS: usize = 3;
 /// Seconds without a heartbeat after which a machine is lost.
 pub(crate) const LOST_AFTER: u32 = 10;
 /// Seconds between heartbeats.
 pub(crate) const TICK: u32 = 3;
+
+/// The wall clock's time at the beginning of a run.
+fn start_of_time() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().unwrap()
+}
 
 static RENDERER: LazyLock<Arc<Renderer>> = LazyLock::new(|| Arc::new(Renderer::new(None).unwrap()));
 
@@ -89,6 +105,8 @@ pub(crate) struct Machine {
     pub processes: u32,
     /// How far the machine's clock is off.
     pub skew: SignedDuration,
+    /// How far its wall clock has jumped besides, in milliseconds.
+    pub clock_jump: Arc<AtomicI64>,
     pub started: Option<Instant>,
     /// See [`crate::machines::agent_environment::Sink::known_leader`].
     pub known_leader: Arc<Mutex<Option<String>>>,
@@ -112,6 +130,19 @@ impl Machine {
     /// Uids of the workload users on the machine.
     pub(crate) fn users(&self) -> Vec<u32> {
         self.accounts.all()
+    }
+}
+
+/// In a fifth of the seeds reports arrive a second time, after newer ones. In these no machine forges
+/// its reports.
+fn repeat_reports(seed: u64, machines: &[Machine]) {
+    if seed % 5 != 4 {
+        return;
+    }
+    let mut random = Random::new(seed ^ 0x7265_706f_7274);
+    for machine in machines {
+        let after = random.milliseconds(1_000, 9_000);
+        machine.way.change(|way| way.reports_repeated = Some(after));
     }
 }
 
@@ -144,6 +175,10 @@ pub(crate) struct World {
     /// Slots with too many instances, since when, and how long that is allowed.
     pub crowded: BTreeMap<(String, u32), (Instant, Duration)>,
     pub list_revisions: ListRevisions,
+    pub epochs: FollowedEpochs,
+    /// Jobs, daemons and start order, in some of the seeds.
+    pub added: Option<AddedLoad>,
+    pub added_checks: AddedChecks,
     seed: u64,
     began: Instant,
     uids: Arc<AtomicU64>,
@@ -175,6 +210,9 @@ impl World {
                 std::os::unix::fs::symlink(&one, base).unwrap();
             }
         }
+        if without == Without::Nothing {
+            repeat_reports(seed, &machines);
+        }
         store.write_now(&seed_operations(&machines[..THERE]));
         let ways = machines
             .iter()
@@ -200,6 +238,10 @@ impl World {
         let forges = matches!(without, Without::Nothing | Without::OwnInstances);
         let forger = Forger::of_seed(seed, &store).filter(|_| forges);
         let grows = matches!(without, Without::Nothing | Without::Freezing);
+        let added = AddedLoad::of_seed(seed, without, &net, &monitor);
+        if let Some(added) = &added {
+            monitor.follow_jobs(added.jobs.clone());
+        }
         let mut world = Self {
             store,
             monitor,
@@ -221,6 +263,9 @@ impl World {
             false_claims: FalseClaims::default(),
             crowded: BTreeMap::new(),
             list_revisions: ListRevisions::default(),
+            epochs: FollowedEpochs::default(),
+            added,
+            added_checks: AddedChecks::default(),
             seed,
             began: Instant::now(),
             uids: Arc::default(),
@@ -290,6 +335,18 @@ impl World {
         self.forger.is_some() && machine == forged_reports::NAME
     }
 
+    /// The time of a wall clock that is right.
+    pub(crate) fn true_time(&self) -> Timestamp {
+        start_of_time() + SignedDuration::try_from(self.began.elapsed()).unwrap()
+    }
+
+    /// Sets a machine's wall clock to what it was and this much later.
+    pub(crate) fn set_clock(&self, number: usize, jump: SignedDuration) {
+        let jump = i64::try_from(jump.as_millis()).unwrap();
+        let clock = &self.machines[number].clock_jump;
+        clock.store(jump, Ordering::Relaxed);
+    }
+
     /// Starts `kat-agent` on a machine that is on.
     pub(crate) fn start(&mut self, number: usize) {
         let planner = self.planner(number);
@@ -310,8 +367,8 @@ impl World {
         let Some(data_path) = machine.data_path.clone() else {
             return;
         };
-        let skew = machine.skew;
-        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let (skew, jump) = (machine.skew, Arc::clone(&machine.clock_jump));
+        let start = start_of_time();
         let place = Place {
             seed: self.seed,
             identity: Arc::clone(&machine.identity),
@@ -325,7 +382,8 @@ impl World {
             monitor,
             renderer: Arc::clone(&RENDERER),
             clock: Arc::new(move || {
-                start + SignedDuration::try_from(began.elapsed()).unwrap() + skew
+                let jump = SignedDuration::from_millis(jump.load(Ordering::Relaxed));
+                start + SignedDuration::try_from(began.elapsed()).unwrap() + skew + jump
             }),
             new_uid: Arc::new(move || format!("uid-{}", uids.fetch_add(1, Ordering::Relaxed))),
             planner,
@@ -338,6 +396,8 @@ impl World {
             data_path,
             retries_writes: self.without != Without::RetriedWrites,
             starts_managers: self.without != Without::ManagerStart,
+            orders_reports: self.without != Without::ReportOrder,
+            epochs: EpochRules::of(self.without),
         };
         machine.processes += 1;
         let name = format!("{}.{}", machine.name, machine.processes);
@@ -350,6 +410,8 @@ impl World {
         let (monitor, without) = (Arc::clone(&self.monitor), self.without);
         let name = self.machines[number].name.clone();
         let forger = self.forger.clone();
+        // The runs of Jobs as the plan before saw them.
+        let runs_before: Mutex<(bool, BTreeMap<WorkloadKey, JobEntry>)> = Mutex::default();
         Arc::new(
             move |snapshot: &Snapshot, observed: &ObservedReports, now, seed| {
                 let observed_before = observed;
@@ -394,7 +456,25 @@ impl World {
                         only_reads(&mut Arc::make_mut(&mut entry.assignment.value).container);
                     }
                 }
+                if without == Without::Forbid {
+                    overlap_runs(seen.to_mut());
+                }
+                if without == Without::StartOrder {
+                    start_at_once(seen.to_mut());
+                }
+                if matches!(without, Without::FreshRuns | Without::RunCompare) {
+                    let (is_old, before) = &mut *runs_before.lock();
+                    let jobs = std::mem::replace(before, snapshot.jobs.clone());
+                    // Every second plan sees the present runs: otherwise no run would come to an end.
+                    *is_old = !*is_old;
+                    if *is_old {
+                        seen.to_mut().jobs = jobs;
+                    }
+                }
                 let mut plan = plan::plan(&seen, &observed, now, seed);
+                if without == Without::RunCompare {
+                    compare_no_runs(&mut plan);
+                }
                 if without == Without::AddressHold {
                     give_back_early(&mut plan);
                 }
@@ -534,6 +614,8 @@ impl World {
         if machine.joined {
             return;
         }
+        // It knows no epoch yet, and would follow any.
+        self.net.end_old_stores();
         let one = |key: &str| {
             let found = self.store.peek(key).items.into_iter();
             found.map(|item| item.value).next().unwrap_or_default()

@@ -463,6 +463,7 @@ pub(crate) fn namespace(now: Timestamp) -> NamespaceRecord {
         quota: Default::default(),
         access: Default::default(),
         ingress_hosts: None,
+        defaults: Default::default(),
     }
 }
 

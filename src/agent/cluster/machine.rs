@@ -47,7 +47,7 @@ use kat_types::{
     },
     machine::{
         isolation::ISOLATION_STATE_FILE,
-        network::{OVERLAY_FILE, OverlayState},
+        network::{MACHINE_PORTS_FILE, MachinePorts, OVERLAY_FILE, OverlayState},
     },
     reason::Reason,
     resource::{AgentConfig, Bytes, MilliCpu, ResourceList},
@@ -186,6 +186,8 @@ impl ThisMachine {
         disks: Arc<DiskWatch>,
     ) -> Result<Self, FactsError> {
         let facts = node_facts().await?;
+        let abilities = AbilitiesReader::new(PathBuf::from("/"));
+        abilities.first_look().await;
         Ok(Self {
             identity: Arc::clone(identity),
             config: config.clone(),
@@ -200,7 +202,7 @@ impl ThisMachine {
             known,
             volumes,
             disks,
-            abilities: AbilitiesReader::new(PathBuf::from("/")),
+            abilities,
             lost_data: LostDataReader::default(),
             member_keys: MemberKeys::default(),
             authorities: AuthorityUses::default(),
@@ -317,6 +319,10 @@ impl MachineFacts for ThisMachine {
 
     fn isolation(&self) -> Option<IsolationReport> {
         isolation::report(Path::new(ISOLATION_STATE_FILE))
+    }
+
+    fn machine_ports(&self) -> MachinePorts {
+        crate::network::ingress_ports::machine_ports(Path::new(MACHINE_PORTS_FILE))
     }
 
     fn virtual_addresses(&self) -> Vec<VirtualAddressReport> {

@@ -85,6 +85,7 @@ pub(crate) async fn write(
             quota: Default::default(),
             access: Default::default(),
             ingress_hosts: None,
+            defaults: Default::default(),
         };
         operations.push(put(keys::namespace(name), &record)?);
     }

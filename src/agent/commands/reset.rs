@@ -21,7 +21,7 @@ use super::{
 use crate::{
     Statuses,
     cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, machine},
-    desired_state::settings::FollowedSettings,
+    desired_state::{job_starts::JobStarts, settings::FollowedSettings},
     disk::ballast,
     images::{registries, unused::ImageCare},
     secrets::Secrets,
@@ -343,6 +343,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<WorkerTools> {
         }),
         options: MachineOptions::new(&root, &AgentConfig::default()),
         images: ImageCare::new(&root, &AgentConfig::default()),
+        job_starts: JobStarts::default(),
     })
 }
 

@@ -11,6 +11,8 @@
 //! from a quorum of the store after that. A restarted agent continues from the saved time of the last
 //! accepted report.
 //!
+//! The same contact decides until when instances of Jobs may be started (`job_starts.rs`).
+//!
 //! An agent that is dead or stopped by a signal stops nothing. So it writes beforehand until when
 //! each instance may run, and `kat-net` kills what runs longer ([`kill_after`]). The deadline is
 //! written before the list is passed on: an instance that `kat-net` knows always has one.
@@ -28,13 +30,18 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::settings::{FollowedSettings, MachineSettings};
+use super::{
+    job_starts::JobStarts,
+    settings::{FollowedSettings, MachineSettings},
+};
 use crate::service::supervisor::DesiredList;
 use kat_host::files::{self, FileAccess};
 use kat_store::{SILENCE, SURE_FOR};
 use kat_types::{
     assignment::Assignment,
-    machine::fence::{BootClock, BootTime, RunDeadlines, fence_after, kill_after},
+    machine::fence::{
+        BootClock, BootTime, JOB_START_CONTACT, RunDeadlines, fence_after, kill_after,
+    },
     resource::OnPartition,
 };
 
@@ -174,6 +181,8 @@ pub struct PartitionFence {
     pub fenced: watch::Sender<DesiredList>,
     /// Saves `reached` across restarts of the agent.
     pub memory: Option<FenceMemory>,
+    /// Where instances of Jobs are allowed to start.
+    pub job_starts: JobStarts,
 }
 
 /// The state of the fence between two looks at the list.
@@ -182,6 +191,8 @@ struct FenceState {
     stopped: BTreeSet<String>,
     /// When a leader started to accept reports again.
     back: Option<Instant>,
+    /// Since when no leader can have taken this machine for lost.
+    heard: Option<Instant>,
     /// Whether the store has confirmed the list since the boot.
     confirmed: bool,
     /// The deadlines that `kat-net` knows.
@@ -201,7 +212,10 @@ impl PartitionFence {
         loop {
             let settings = followed.borrow_and_update().clone();
             let listed = self.lists.borrow_and_update().clone();
+            let before = state.reached;
             let mut verdict = self.judge(&mut state, &listed, &settings);
+            let again = self.judge_job_starts(&mut state, &listed, before);
+            verdict.again = verdict.again.min(again);
             self.keep(&mut state, &listed, &settings, &mut verdict);
             self.pass_on(&mut state, listed, &verdict);
             let changed = tokio::select! {
@@ -234,6 +248,7 @@ impl PartitionFence {
         FenceState {
             stopped: BTreeSet::new(),
             back: None,
+            heard: None,
             confirmed,
             deadlines,
             reached,
@@ -274,14 +289,55 @@ impl PartitionFence {
             true => state.back.or_else(|| Some(Instant::now())),
             false => None,
         };
-        let told = state.back.filter(|_| listed.current).map(|back| {
+        let told = self.until_told(state.back, listed);
+        silence.into_verdict(&waiting, told)
+    }
+
+    /// After this time the list has all that a leader decided before `back`.
+    fn until_told(&self, back: Option<Instant>, listed: &DesiredList) -> Duration {
+        let told = back.filter(|_| listed.current).map(|back| {
             // A list that arrives after the report may still be older.
             match listed.read_at >= Some(back) {
                 true => Duration::ZERO,
                 false => (back + self.list_age).saturating_duration_since(Instant::now()),
             }
         });
-        silence.into_verdict(&waiting, told.unwrap_or(LONG))
+        told.unwrap_or(LONG)
+    }
+
+    /// Allows starts of instances of Jobs for a time after the last contact, if the list has all that a
+    /// leader decided while it could take this machine for lost. `before` is the contact before this
+    /// look. Returns when to judge anew.
+    fn judge_job_starts(
+        &self,
+        state: &mut FenceState,
+        listed: &DesiredList,
+        before: Option<BootTime>,
+    ) -> Duration {
+        let now = (self.clock)();
+        // No leader takes the machine for lost before, nor a run of it for over.
+        let least = state.timeout.max(JOB_START_CONTACT);
+        let is_heard = |contact: &BootTime| now.since(*contact) < least;
+        // The end of the time may not have been noticed.
+        let unbroken = state
+            .heard
+            .filter(|_| before.as_ref().is_some_and(is_heard));
+        state.heard = match state.reached.as_ref().is_some_and(is_heard) {
+            true => unbroken.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        let told = self.until_told(state.heard, listed);
+        match state.reached {
+            Some(reached) if told.is_zero() && state.confirmed => {
+                let end = reached.after(JOB_START_CONTACT);
+                self.job_starts.allow_until(end, &self.clock);
+            }
+            Some(_) | None => self.job_starts.forbid(),
+        }
+        match told.is_zero() {
+            true => LONG,
+            false => told,
+        }
     }
 
     /// Saves the contact for the next process of the agent, and the deadlines for `kat-net`, and

@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use tokio::{sync::watch, time::sleep};
+use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{known_epochs::KnownEpochs, watched_writes::WatchedWrites};
@@ -48,8 +48,10 @@ pub(crate) struct RecalledState {
 
 /// The file, for one cluster.
 #[derive(Debug, Clone)]
-pub(crate) struct PositionFile {
+pub struct PositionFile {
+    /// Path of the file.
     pub path: PathBuf,
+    /// The cluster that the positions belong to.
     pub cluster_uid: String,
 }
 
@@ -92,7 +94,7 @@ impl PositionFile {
     }
 
     /// What this machine, `node`, knows at the start of this process.
-    pub(crate) fn known(&self, node: &str) -> (KnownState, Arc<KnownEpochs>) {
+    pub fn known(&self, node: &str) -> (KnownState, Arc<KnownEpochs>) {
         let recalled = self.recall();
         let lowest = recalled.as_ref().map(|recalled| recalled.position);
         let verifiers = recalled.map_or_else(Vec::new, |recalled| recalled.verifiers);
@@ -103,7 +105,7 @@ impl PositionFile {
         (KnownState { lowest, proofs }, epochs)
     }
 
-    /// Keeps each confirmed position, at most one in [`BETWEEN_WRITES`], until `cancel`.
+    /// Keeps each confirmed position, at most one of an epoch in [`BETWEEN_WRITES`], until `cancel`.
     pub(crate) async fn follow(
         self,
         mut confirmed: watch::Receiver<Option<StatePosition>>,
@@ -135,9 +137,13 @@ impl PositionFile {
             if let Err(error) = pulse.wait(tokio::task::spawn_blocking(write)).await {
                 tracing::error!("the position is not kept: {error}");
             }
-            pulse
-                .wait(cancel.run_until_cancelled(sleep(BETWEEN_WRITES)))
-                .await;
+            // Another epoch is kept at once: an agent that restarts may not return to the one before.
+            let mut later = confirmed.clone();
+            let other = later.wait_for(|now| now.is_some_and(|now| now.epoch != position.epoch));
+            let pause = async {
+                let _ = timeout(BETWEEN_WRITES, other).await;
+            };
+            pulse.wait(cancel.run_until_cancelled(pause)).await;
         }
     }
 
@@ -147,7 +153,11 @@ impl PositionFile {
         self.keep(StatePosition { epoch, revision: 0 }, verifiers)
     }
 
-    fn keep(&self, position: StatePosition, verifiers: &[String]) -> Result<(), FileError> {
+    /// Writes a position that was confirmed, and the verifiers that were known with it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn keep(&self, position: StatePosition, verifiers: &[String]) -> Result<(), FileError> {
         let kept = KeptPosition {
             schema: 1,
             cluster_uid: self.cluster_uid.clone(),
@@ -163,6 +173,8 @@ impl PositionFile {
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use tokio::time::sleep;
 
     use super::*;
     use crate::Statuses;
@@ -247,6 +259,33 @@ mod tests {
         assert!(seen.len() >= 2 && seen.len() <= 4, "{seen:?}");
         sleep(BETWEEN_WRITES * 2).await;
         assert_eq!(kept(&own), Some(position(0, 120)));
+        cancel.cancel();
+        task.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_position_of_a_later_epoch_is_kept_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = file(folder.path(), "3f0c");
+        let (now, confirmed) = watch::channel(None);
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(own.clone().follow(
+            confirmed,
+            Arc::new(KnownEpochs::new("3f0c", Vec::new(), None)),
+            WatchedWrites::new(Statuses::default()),
+            LoopPulses::default(),
+            cancel.clone(),
+        ));
+        for (confirmed, on_disk) in [
+            (position(0, 70), position(0, 70)),
+            (position(0, 71), position(0, 70)),
+            (position(1, 5), position(1, 5)),
+            (position(1, 6), position(1, 5)),
+        ] {
+            now.send_replace(Some(confirmed));
+            sleep(Duration::from_millis(100)).await;
+            assert_eq!(kept(&own), Some(on_disk), "after {confirmed:?}");
+        }
         cancel.cancel();
         task.await.unwrap();
     }

@@ -22,7 +22,7 @@ pub(crate) fn refused_epoch_text(epoch: u64) -> String {
 }
 
 /// What this machine knows about the epochs of the store.
-pub(crate) struct KnownEpochs {
+pub struct KnownEpochs {
     /// Name of this machine; empty if it does not matter.
     node: String,
     known: Mutex<Known>,
@@ -78,7 +78,7 @@ impl KnownEpochs {
     }
 
     /// The verifiers, for the disk.
-    pub(crate) fn verifiers(&self) -> Vec<String> {
+    pub fn verifiers(&self) -> Vec<String> {
         self.known.lock().verifiers.known().to_vec()
     }
 

@@ -11,12 +11,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{desired, watched_writes::WatchedWrites};
 use crate::{
-    NetworkFiles,
+    NetworkFiles, Statuses,
     cluster::{cluster_cache::ClusterCache, identity::MachineIdentity, keys::MachineKeys},
     etcd::stores,
     images::registries,
-    network::{files as network_files, isolation, virtual_addresses},
+    network::{files as network_files, ingress_ports, isolation, virtual_addresses},
     service::{paths, supervisor::DesiredList},
+    worker::WorkerTools,
 };
 use kat_daemon::watchdog::LoopPulses;
 use kat_host::files::{self, FileAccess, FileError};
@@ -101,6 +102,7 @@ pub(crate) async fn follow_network(
     mut state: Mirror,
     network: NetworkFiles,
     writes: WatchedWrites,
+    (tools, statuses): (Arc<WorkerTools>, Statuses),
     pulses: LoopPulses,
     cancel: CancellationToken,
 ) {
@@ -140,7 +142,11 @@ pub(crate) async fn follow_network(
         if changed(keys::NETWORK) {
             let peers = network_files::peers(&state.entries, &identity.node);
             let services = network_files::services(&state.entries);
-            let ports = network_files::host_port_parts(&state.entries, identity.subnet);
+            let mut ports = network_files::host_port_parts(&state.entries, identity.subnet);
+            let own = (identity.node.as_str(), identity.subnet);
+            let (wanted, open) = ingress_ports::of_machine(&state.entries, own, &tools.options);
+            statuses.set_ingress_ports(wanted);
+            ports.ingress = open;
             followed.write(PEERS_FILE, peers, NetworkFiles::write_peers);
             followed.write(SERVICES_FILE, services, NetworkFiles::write_services);
             followed.write(HOST_PORTS_FILE, ports, NetworkFiles::write_host_ports);

@@ -15,8 +15,8 @@ use kat_types::{
     machine::network::{
         DNS_FILE, DnsRecords, FencedInstance, HOST_PORTS_FILE, HostPortNetwork, HostPortParts,
         INSTANCES_FILE, InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE,
-        PeerMachine, PeerMachines, SERVICES_FILE, ServiceNetwork, ServicePortBackends, Services,
-        StartGate, Transport,
+        PeerMachine, PeerMachines, RestrictedHostPort, SERVICES_FILE, ServiceNetwork,
+        ServicePortBackends, Services, StartGate, Transport,
     },
     resource::{OnPartition, Protocol},
     services::{BackendState, ServiceAddress, ServiceBalance, host_port_statuses},
@@ -207,28 +207,38 @@ pub(crate) fn services(entries: &MirrorEntries) -> Services {
     }
 }
 
-/// The shares of this machine's instances in the traffic of its host ports, from the keys below
-/// `/kat/network/services/`.
+/// The shares of this machine's instances in the traffic of its host ports, and who may use these ports,
+/// from the keys below `/kat/network/services/`.
 ///
 /// A machine that reads that it is away has returned, and the leader has not decided by its report
 /// yet: its ports stay open meanwhile.
 pub(crate) fn host_port_parts(entries: &MirrorEntries, subnet: Ipv4Net) -> HostPortParts {
     let balances =
         entries_below(entries, keys::SERVICES).filter(|(key, _)| key.ends_with("/balance"));
-    let ports = balances
-        .filter_map(|(_, entry)| read::<ServiceBalance>(entry))
-        .flat_map(|balance| balance.ports);
-    let parts = ports
-        .flat_map(|port| port.instances)
-        .filter(|(address, _)| subnet.contains(address))
-        .map(|(address, state)| match state {
-            BackendState::Away => (address, BackendState::Serving),
-            BackendState::Serving | BackendState::Leaving | BackendState::Held => (address, state),
-        });
-    HostPortParts {
+    let mut found = HostPortParts {
         schema: 1,
-        parts: parts.collect(),
+        ..HostPortParts::default()
+    };
+    for balance in balances.filter_map(|(_, entry)| read::<ServiceBalance>(entry)) {
+        let restricted = balance.sources.into_iter().map(|one| RestrictedHostPort {
+            port: one.port,
+            protocol: transport(one.protocol),
+            allow_sources: one.allow_sources,
+        });
+        let restricted: Vec<RestrictedHostPort> = restricted.collect();
+        let instances = balance.ports.into_iter().flat_map(|port| port.instances);
+        for (address, state) in instances.filter(|(address, _)| subnet.contains(address)) {
+            let state = match state {
+                BackendState::Away => BackendState::Serving,
+                BackendState::Serving | BackendState::Leaving | BackendState::Held => state,
+            };
+            found.parts.insert(address, state);
+            if !restricted.is_empty() {
+                found.sources.insert(address, restricted.clone());
+            }
+        }
     }
+    found
 }
 
 /// The protocol as `kat-net`'s files name it.
@@ -394,6 +404,40 @@ mod tests {
         let ports = &services(&with_address).services["default/web"].ports;
         let own = Ipv4Addr::new(10, 100, 0, 2);
         assert_eq!(ports[0].instances[&own], BackendState::Away);
+    }
+
+    #[test]
+    fn who_may_use_a_host_port_is_known_of_the_instances_of_this_machine() {
+        let closed = r#"{"schema":1,"ports":[{"port":80,"protocol":"TCP","instances":
+            {"10.100.0.2":"serving","10.100.2.2":"serving"}}],
+            "sources":[{"port":8080,"protocol":"TCP","allowSources":["192.0.2.0/24","192.0.2.9/32"]}]}"#;
+        let open = r#"{"schema":1,"ports":[{"port":80,"protocol":"TCP","instances":
+            {"10.100.0.3":"serving"}}]}"#;
+        let entries = entries(&[
+            ("/kat/network/services/default/closed/balance", closed),
+            ("/kat/network/services/default/open/balance", open),
+        ]);
+
+        let found = host_port_parts(&entries, "10.100.0.0/23".parse().unwrap());
+
+        assert_eq!(found.parts.len(), 2);
+        let restricted = RestrictedHostPort {
+            port: 8080,
+            protocol: Transport::Tcp,
+            allow_sources: ["192.0.2.0/24", "192.0.2.9/32"]
+                .map(|range| range.parse::<ipnet::IpNet>().unwrap())
+                .to_vec(),
+        };
+        let own = Ipv4Addr::new(10, 100, 0, 2);
+        assert_eq!(found.sources, BTreeMap::from([(own, vec![restricted])]));
+        // A list that can't be read opens no port: nothing of the service is known then.
+        let broken = closed.replace("192.0.2.0/24", "somewhere");
+        let entries = self::entries(&[(
+            "/kat/network/services/default/closed/balance",
+            broken.as_str(),
+        )]);
+        let found = host_port_parts(&entries, "10.100.0.0/23".parse().unwrap());
+        assert_eq!(found.parts, BTreeMap::new());
     }
 
     #[test]

@@ -49,6 +49,9 @@ pub(crate) const UNITS: &str = "/var/lib/kat/units";
 /// Files from workloads' folders that containers mount ([`crate::volumes::carried_files`]), one
 /// folder for each uid.
 pub(crate) const FILES: &str = "/var/lib/kat/files";
+/// Files of the runs that a machine begins by itself
+/// ([`crate::worker::running::bound_files`]), one folder for each uid.
+pub(crate) const JOB_RUNS: &str = "/var/lib/kat/job-runs";
 /// Folder in which Podman's generator looks for quadlets, one folder for each uid, linked file by
 /// file.
 pub(crate) const QUADLETS: &str = "/etc/containers/systemd/users";
@@ -74,6 +77,7 @@ pub(crate) const SYSTEM_UNITS: &str = "/etc/systemd/system";
 pub(crate) struct UserFolders {
     pub units: PathBuf,
     pub links: PathBuf,
+    pub runs: PathBuf,
 }
 
 impl UserFolders {
@@ -83,6 +87,7 @@ impl UserFolders {
         Self {
             units: below(UNITS),
             links: below(QUADLETS),
+            runs: below(JOB_RUNS),
         }
     }
 }

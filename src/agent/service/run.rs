@@ -35,6 +35,7 @@ use crate::{
     desired_state::{
         fence,
         instance_history::InstanceHistory,
+        job_starts::JobStarts,
         kept_position::PositionFile,
         known_epochs::KnownEpochs,
         settings::{FollowedSettings, SettingsFollower},
@@ -88,7 +89,7 @@ use crate::{
 use kat_api as api;
 use kat_api::{AgentPort, ApiConfig, ApiLimits, InstanceLogs, InstanceSessions, OverviewRelay};
 use kat_daemon::clock;
-use kat_host::{files, users::Users};
+use kat_host::{facts, facts::FactsError, files, users::Users};
 use kat_leader::LeaderHandle;
 use kat_registry::Registries;
 use kat_render::Renderer;
@@ -338,7 +339,7 @@ async fn workloads(
     let writes = supervisor.writes.clone();
     let retries = writes.clone().run(pulses.clone(), cancel.clone());
     loops.add("writes that failed", retries);
-    let (reached, fenced) = start_fence(loops, &settings, &listed);
+    let (reached, fenced) = start_fence(loops, &settings, &listed, &tools.job_starts);
     let history = InstanceHistory::stored(paths::INSTANCE_HISTORY.into());
     let followed = history.clone().follow(
         listed.clone(),
@@ -370,6 +371,7 @@ fn start_fence(
     loops: &mut AgentLoops,
     settings: &FollowedSettings,
     listed: &watch::Receiver<DesiredList>,
+    job_starts: &JobStarts,
 ) -> (
     watch::Sender<Option<BootTime>>,
     watch::Receiver<DesiredList>,
@@ -389,6 +391,7 @@ fn start_fence(
         reached,
         fenced: fenced_now,
         memory: Some(memory),
+        job_starts: job_starts.clone(),
     };
     let cancel = loops.cancel.clone();
     loops.add("fence", fence.run(cancel));
@@ -464,6 +467,15 @@ fn disk_loops(
 /// The clock of the fence, which `kat-net` reads too.
 fn boot_clock() -> BootClock {
     Arc::new(|| BootTime::from(clock::since_boot()))
+}
+
+/// The kernel's id of this boot.
+fn boot_id() -> Option<String> {
+    let id = facts::boot_id();
+    let told = |error: &FactsError| {
+        tracing::warn!("reports of this machine have no order, so a late one is believed: {error}");
+    };
+    id.inspect_err(told).ok()
 }
 
 /// The cluster as this machine reads it.
@@ -772,6 +784,7 @@ fn follow_state(
         cluster.state.clone(),
         workloads.network.clone(),
         workloads.writes.clone(),
+        (Arc::clone(&workloads.tools), workloads.statuses.clone()),
         pulses.clone(),
         cancel.clone(),
     );
@@ -869,6 +882,7 @@ async fn reports(
         outside: told.outside.clone(),
         clock: Arc::clone(clock),
         boot_clock: boot_clock(),
+        boot_id: boot_id(),
         settings: workloads.settings.clone(),
         pulses: loops.pulses.clone(),
     };
@@ -1006,6 +1020,7 @@ pub(super) async fn tools(
         }),
         options: MachineOptions::new(&root, config),
         images: ImageCare::new(&root, config),
+        job_starts: JobStarts::default(),
     })
 }
 

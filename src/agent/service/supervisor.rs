@@ -185,6 +185,9 @@ impl Supervisor {
                     ..UserDesired::default()
                 });
             }
+            // Nothing of the others is left on the machine.
+            self.users
+                .retain(|uid, _| by_user.contains_key(uid) || waiting.contains(uid));
         }
         for (uid, mut desired) in by_user {
             desired.kept = Self::kept_images(&listed.desired, uid);

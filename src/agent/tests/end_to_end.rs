@@ -41,6 +41,7 @@ fn seed(store: &MemoryStore) {
                 quota: Default::default(),
                 access: Default::default(),
                 ingress_hosts: None,
+                defaults: Default::default(),
             },
         ),
         put(

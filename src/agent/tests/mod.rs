@@ -31,7 +31,7 @@ use super::{
     worker::WorkerTools,
 };
 use crate::{
-    desired_state::{desired::DesiredState, settings::FollowedSettings},
+    desired_state::{desired::DesiredState, job_starts::JobStarts, settings::FollowedSettings},
     disk::{eviction::EvictedInstances, foreign_disks::ForeignDisks},
     images::unused::ImageCare,
     service::paths::QUADLETS,
@@ -161,7 +161,12 @@ impl Bench {
             listeners: Arc::<Others>::clone(&others),
             options: MachineOptions::new(&tree, &with_devices()),
             images: ImageCare::new(&tree, &AgentConfig::default()),
+            job_starts: JobStarts::default(),
         };
+        // Without a fence, none decides about them.
+        tools
+            .job_starts
+            .allow_until(BootTime(u64::MAX), &boot_clock(started));
         let mut bench = Self {
             root,
             machine,
@@ -399,6 +404,8 @@ pub(super) fn assignment(index: u32, name: &str) -> Assignment {
         secrets: None,
         logins: None,
         run: None,
+        gpu: None,
+        bound: None,
         not_understood: None,
     }
 }

@@ -1,6 +1,7 @@
 //! Instances while they run: starts, stops, health and restarts.
 
 mod adoption;
+mod bound_schedules;
 mod draining;
 mod early_units;
 mod fence;

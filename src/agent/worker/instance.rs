@@ -5,6 +5,7 @@
 //!
 //! [`UserContext`]: crate::worker::context::UserContext
 
+mod bound_schedule;
 pub(crate) mod containers;
 mod converging;
 mod draining;
@@ -63,6 +64,8 @@ pub(crate) struct Instance {
     healing: Healing,
     sidecars: SidecarMemory,
     usage: Option<UsageReading>,
+    /// Since when another process has the lock of its file of runs.
+    locked_runs: Option<Instant>,
     /// Set where the last pass left it running with nothing to do.
     rest: Option<RestingInstance>,
 }

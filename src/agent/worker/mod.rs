@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Statuses, health::probe::ProbeNetwork, secrets::Secrets, volumes::Volumes};
 use crate::{
-    desired_state::settings::FollowedSettings,
+    desired_state::{job_starts::JobStarts, settings::FollowedSettings},
     images::unused::ImageCare,
     network::host_ports::HostListeners,
     volumes::carried_files::CarriedError,
@@ -103,6 +103,8 @@ pub struct WorkerTools {
     pub options: MachineOptions,
     /// Decides which unused images are kept.
     pub images: Arc<ImageCare>,
+    /// Whether instances of Jobs may be started now.
+    pub job_starts: JobStarts,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -381,6 +383,7 @@ impl Worker {
             return Ok(false);
         }
         self.remove_secrets(desired)?;
+        self.remove_runs(desired)?;
         self.remove_binds(desired)?;
         self.write_logins(desired)?;
         let added = self.write_units(desired).await?;

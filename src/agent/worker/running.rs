@@ -1,5 +1,6 @@
 //! Jobs of the worker, and what is counted and saved of runs.
 
+pub(crate) mod bound_files;
 pub(crate) mod jobs;
 pub(crate) mod preparation;
 pub(crate) mod pulls;

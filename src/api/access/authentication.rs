@@ -112,9 +112,17 @@ impl Caller {
             Self::Anonymous | Self::Node(_) | Self::Leader(_) => false,
         }
     }
+
+    /// The caller in messages of events: a token has its name beside its id, as people know it.
+    pub(crate) fn in_words(&self) -> String {
+        match self {
+            Self::Token { id, name, .. } if !name.is_empty() => format!("token:{id} ({name})"),
+            _ => self.to_string(),
+        }
+    }
 }
 
-/// The caller's name in audit lines and events; never contains a secret.
+/// The caller in audit lines and records; never contains a secret.
 impl std::fmt::Display for Caller {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -324,6 +332,19 @@ mod tests {
     use kat_types::store::{members::ClusterMembers, revisions::Stored, snapshot::NodeEntry};
 
     const SECRET: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
+
+    #[test]
+    fn a_token_in_a_message_has_its_name_beside_its_id() {
+        let token = |name: &str| Caller::Token {
+            id: "qy421jzgw4v8".to_owned(),
+            name: name.to_owned(),
+            scope: Scope::Admin,
+        };
+        assert_eq!(token("ci").in_words(), "token:qy421jzgw4v8 (ci)");
+        assert_eq!(token("").in_words(), "token:qy421jzgw4v8");
+        assert_eq!(token("ci").to_string(), "token:qy421jzgw4v8", "audit lines");
+        assert_eq!(Caller::Anonymous.in_words(), "anonymous");
+    }
 
     fn snapshot(expires: Option<&str>) -> Snapshot {
         let mut snapshot = Snapshot::default();

@@ -20,7 +20,7 @@ use crate::{
 };
 use jiff::Timestamp;
 use kat_leader::{Rehearsal, RehearsalResult};
-use kat_plan::{Snapshot, rollout_in_words};
+use kat_plan::{Snapshot, default_requests, rollout_in_words};
 use kat_types::{
     api::Preview,
     encoding::json::NotEncoded,
@@ -81,15 +81,17 @@ pub(crate) async fn of(api: &Arc<Api>, apply: &WorkloadWrite<'_>) -> Result<Writ
 
 /// The write of the namespace that an apply of the same folder creates first.
 fn namespace_to_come(apply: &WorkloadWrite<'_>) -> Result<WriteOperation, ApiError> {
+    let settings = apply.submission.namespace_settings.as_ref();
     let record = NamespaceRecord {
         schema: 1,
         uid: String::new(),
         labels: Default::default(),
         created: apply.now,
         deleting: false,
-        quota: Default::default(),
+        quota: settings.and_then(|spec| spec.quota).unwrap_or_default(),
         access: Default::default(),
         ingress_hosts: None,
+        defaults: settings.and_then(|spec| spec.defaults).unwrap_or_default(),
     };
     crate::apply::put(keys::namespace(&apply.submission.namespace), &record)
 }
@@ -115,7 +117,14 @@ fn preview(
         let spec = &entry.parsed.as_ref().ok()?.workload.spec;
         Some(rollout_in_words(spec, &too_old))
     });
+    let lacks_requests = new.is_some_and(|entry| {
+        let parsed = entry.parsed.as_ref();
+        parsed.is_ok_and(|parsed| parsed.workload.spec.lacks_requests())
+    });
+    let defaults = default_requests(after, &key.namespace);
+    let default_requests = Some(defaults).filter(|list| lacks_requests && !list.is_empty());
     Ok(Preview {
+        default_requests,
         rollout: rollout.unwrap_or_default(),
         present_generation: old.map(|entry| entry.meta.value.generation),
         template_changed,

@@ -9,7 +9,7 @@ use crate::errors::ApiError;
 use kat_bundle::{NeededReader, SourceFile, needed_readers};
 use kat_plan::{Snapshot, older_leaders};
 use kat_types::{
-    resource::{NAMESPACE_ACCESS_READER, NAMESPACE_QUOTA_READER},
+    resource::{NAMESPACE_ACCESS_READER, NAMESPACE_DEFAULTS_READER, NAMESPACE_QUOTA_READER},
     store::revisions::Stored,
 };
 
@@ -76,6 +76,20 @@ pub(crate) fn check_namespace_access(snapshot: &Snapshot) -> Result<(), ApiError
 pub(crate) fn check_namespace_quotas(snapshot: &Snapshot) -> Result<(), ApiError> {
     let what = "the quotas `hosts` and `certificateOrders` of a namespace";
     known_to_leaders(snapshot, NAMESPACE_QUOTA_READER, what, "")
+}
+
+/// Refuses defaults of a namespace that a machine which may lead would not give to new instances.
+///
+/// # Errors
+/// [`ApiError::Conflict`] with the names of these machines.
+pub(crate) fn check_namespace_defaults(snapshot: &Snapshot) -> Result<(), ApiError> {
+    let what = "`defaults` of a namespace";
+    known_to_leaders(
+        snapshot,
+        NAMESPACE_DEFAULTS_READER,
+        what,
+        ", or leave `defaults` out",
+    )
 }
 
 /// Refuses a route to something outside KAT that a machine which may lead would not give to machines.

@@ -55,7 +55,7 @@ impl WorkloadRemoval<'_> {
             true => ", with the data of its volumes,",
             false => "",
         };
-        let message = format!("deletion{data} was asked for by {}", self.caller);
+        let message = format!("deletion{data} was asked for by {}", self.caller.in_words());
         let uid = &entry.meta.value.uid;
         let mut operations = record(
             snapshot,

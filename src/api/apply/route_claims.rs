@@ -177,7 +177,10 @@ fn check_forward_auth(
 pub(crate) fn outside_refusal(conflict: &ClaimConflict) -> ApiError {
     let said = conflict.in_words(&owner_in_words(conflict.owner()));
     let hint = match conflict {
-        ClaimConflict::PortHeld { .. } | ClaimConflict::PortServesRoutes { .. } => {
+        ClaimConflict::PortHeld { .. }
+        | ClaimConflict::PortServesRoutes { .. }
+        | ClaimConflict::PortOnIngress { .. }
+        | ClaimConflict::PortOnInstance { .. } => {
             "have that workload use another hostPort, or a route of its own"
         }
         ClaimConflict::Host { .. } | ClaimConflict::Route { .. } => "choose another host or path",
@@ -211,6 +214,14 @@ fn refusal(
         ClaimConflict::PortServesRoutes { .. } => (
             submission.ports_file,
             "write another hostPort, or a route in spec.ingress instead of it",
+        ),
+        ClaimConflict::PortOnIngress { .. } => (
+            submission.ports_file,
+            "write another hostPort, or have that workload use another one",
+        ),
+        ClaimConflict::PortOnInstance { .. } => (
+            submission.ports_file,
+            "write another hostPort, or move that instance: hostPortOn ingress needs the port on each machine that serves routes",
         ),
         ClaimConflict::PortHeld { .. } => (
             "VirtualLoadBalancer.kat",
@@ -581,6 +592,7 @@ mod tests {
                 },
                 access: Default::default(),
                 ingress_hosts: None,
+                defaults: Default::default(),
             };
             let stored = Stored {
                 revision: 3,

@@ -8,12 +8,15 @@ use jiff::Timestamp;
 use crate::{access::authentication::Caller, errors::ApiError, server::work_permits::SharedTurns};
 use kat_bundle as bundle;
 use kat_bundle::{Bundle, Class, DecodeMode, Diagnostic, NeededReader, SourceFile};
-use kat_plan::{Schedule, WorkloadClaims, amounts_of_workload, largest_assignment};
+use kat_plan::{
+    Schedule, WorkloadClaims, aliases_of, amounts_of_workload, has_allowed_sources,
+    has_each_machine, largest_assignment,
+};
 use kat_types::{
     encoding::json::{self, NotEncoded},
     resource::{
-        Amounts, HostPort, ImagePullPolicy, Ingress, OnPartition, Protocol, StartAfter,
-        VirtualLoadBalancer, WorkloadSpec, WorkloadType, stop_seconds,
+        Amounts, HostPort, ImagePullPolicy, Ingress, NamespaceSpec, OnPartition, Protocol,
+        StartAfter, VirtualLoadBalancer, WorkloadSpec, WorkloadType, stop_seconds,
     },
     store::snapshot::ParsedWorkload,
 };
@@ -35,6 +38,8 @@ pub(crate) struct Submission {
     pub(crate) replicas: Option<u32>,
     /// Its spec if it is a DaemonService, whose use of quotas depends on the machines.
     pub(crate) daemon: Option<WorkloadSpec>,
+    /// Its spec if it is a Job with one instance on each machine, whose volumes depend on the machines.
+    pub(crate) per_node: Option<WorkloadSpec>,
     /// The files as written, by name.
     pub(crate) files: BTreeMap<String, String>,
     /// Hash of the content; an equal hash means that nothing changed.
@@ -54,6 +59,10 @@ pub(crate) struct Submission {
     pub(crate) needed_readers: Vec<NeededReader>,
     /// Host ports with a number.
     pub(crate) host_ports: Vec<(u16, Protocol)>,
+    /// Some of its host ports are for some addresses alone.
+    pub(crate) has_allowed_sources: bool,
+    /// Its further names in its namespace.
+    pub(crate) aliases: Vec<String>,
     /// Other namespaces that may reach the workload, each by its name.
     pub(crate) allow_namespaces: Vec<String>,
     /// The workloads that it starts after.
@@ -64,8 +73,12 @@ pub(crate) struct Submission {
     pub(crate) routes: Vec<Ingress>,
     /// The submission contains its namespace.
     pub(crate) makes_namespace: bool,
-    /// The amounts of its namespace's quotas that it uses.
+    /// The settings of the namespace in the submission.
+    pub(crate) namespace_settings: Option<NamespaceSpec>,
+    /// The amounts of its namespace's quotas that it uses, without the namespace's default requests.
     pub(crate) amounts: Amounts,
+    /// Its spec if a container lacks requests, and gets those of the namespace.
+    pub(crate) lacks_requests: Option<WorkloadSpec>,
     /// Bytes of the largest assignment that an instance of it can have.
     pub(crate) assignment_bytes: usize,
 }
@@ -172,6 +185,11 @@ fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
         labels: workload.metadata.labels.clone(),
         replicas: workload.spec.replicas.filter(|_| !is_daemon),
         daemon: is_daemon.then(|| workload.spec.clone()),
+        per_node: parsed
+            .job
+            .as_ref()
+            .is_some_and(has_each_machine)
+            .then(|| workload.spec.clone()),
         spec_hash: bundle::spec_hash(&bundle).map_err(not_encoded)?,
         template_hash: bundle::template_hash(&bundle).map_err(not_encoded)?,
         pulled_images: pulled_images(&workload.spec),
@@ -194,6 +212,11 @@ fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
             .load_balancer
             .as_ref()
             .map_or_else(Vec::new, host_ports),
+        has_allowed_sources: bundle
+            .load_balancer
+            .as_ref()
+            .is_some_and(|balancer| has_allowed_sources(&balancer.spec.ports)),
+        aliases: aliases_of(&parsed).to_vec(),
         allow_namespaces: bundle
             .load_balancer
             .as_ref()
@@ -212,6 +235,14 @@ fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
             .namespace
             .as_ref()
             .is_some_and(|namespace| namespace.metadata.name == workload.metadata.namespace),
+        namespace_settings: bundle
+            .namespace
+            .as_ref()
+            .and_then(|namespace| namespace.spec.clone()),
+        lacks_requests: workload
+            .spec
+            .lacks_requests()
+            .then(|| workload.spec.clone()),
         amounts: amounts_of_workload(
             &workload.spec,
             parsed.job.as_ref(),

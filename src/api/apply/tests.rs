@@ -14,6 +14,7 @@ use kat_types::{
 fn submission(replicas: &str) -> Submission {
     Submission {
         daemon: None,
+        per_node: None,
         amounts: Default::default(),
         namespace: "default".to_owned(),
         name: "web".to_owned(),
@@ -28,11 +29,15 @@ fn submission(replicas: &str) -> Submission {
         ports_file: "VirtualLoadBalancer.kat",
         needed_readers: Vec::new(),
         host_ports: Vec::new(),
+        has_allowed_sources: false,
+        aliases: Vec::new(),
         allow_namespaces: Vec::new(),
         start_after: Vec::new(),
         claims: Default::default(),
         routes: Vec::new(),
         makes_namespace: false,
+        namespace_settings: None,
+        lacks_requests: None,
         assignment_bytes: 1000,
     }
 }
@@ -72,6 +77,7 @@ fn empty() -> Snapshot {
         quota: Default::default(),
         access: Default::default(),
         ingress_hosts: None,
+        defaults: Default::default(),
     };
     let stored = Stored {
         revision: 3,

@@ -5,6 +5,7 @@ pub(crate) mod config;
 pub(crate) mod configuration;
 pub(crate) mod events;
 pub(crate) mod exposed_values;
+mod ingress_authority;
 pub(crate) mod isolation;
 pub(crate) mod joining;
 pub(crate) mod membership;

@@ -6,8 +6,8 @@ use super::{ApiView, node_metadata, time};
 use kat_plan::{RequestedResources, highest_needed_reader, reader_of};
 use kat_types::{
     api::{
-        ApiTime, Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus,
-        READS_FILES,
+        ApiTime, Condition, ETCD_CONDITION, Item, NodeGpu, NodeItem, NodeRole, NodeSpec,
+        NodeStatus, READS_FILES,
     },
     assignment::DesiredRun,
     machine::{network::node_address, node_labels::is_for_ingress},
@@ -17,16 +17,19 @@ use kat_types::{
 };
 
 /// What the instances on a machine add up to.
-#[derive(Debug, Clone, Copy, Default)]
-struct NodeLoad {
+#[derive(Debug, Clone, Default)]
+struct NodeLoad<'a> {
     instances: u32,
     requested: RequestedResources,
+    /// Names of the GPUs that instances have.
+    gpus: BTreeSet<&'a str>,
 }
 
-impl NodeLoad {
-    fn add(&mut self, entry: &InstanceEntry) {
+impl<'a> NodeLoad<'a> {
+    fn add(&mut self, entry: &'a InstanceEntry) {
         self.instances = self.instances.saturating_add(1);
         let assignment = &entry.assignment.value;
+        self.gpus.extend(assignment.gpu.as_deref());
         // A prepared instance starts when its predecessor has ended, which counts until then.
         if assignment.wanted != DesiredRun::Prepared {
             self.requested.add_all(&assignment.together().resources);
@@ -37,14 +40,14 @@ impl NodeLoad {
 impl ApiView<'_> {
     /// Machines, by name.
     pub(crate) fn nodes(&self) -> Vec<NodeItem> {
-        let mut loads: BTreeMap<&str, NodeLoad> = BTreeMap::new();
+        let mut loads: BTreeMap<&str, NodeLoad<'_>> = BTreeMap::new();
         for entry in self.snapshot.instances.values() {
             loads.entry(entry.node.as_str()).or_default().add(entry);
         }
         let needed = highest_needed_reader(self.snapshot);
         let nodes = self.snapshot.nodes.iter();
         let items = nodes.map(|(name, entry)| {
-            let load = loads.get(name.as_str()).copied().unwrap_or_default();
+            let load = loads.remove(name.as_str()).unwrap_or_default();
             self.node_item((name.as_str(), entry), load, needed)
         });
         items.collect()
@@ -71,7 +74,7 @@ impl ApiView<'_> {
     fn node_item(
         &self,
         (name, entry): (&str, &NodeEntry),
-        load: NodeLoad,
+        load: NodeLoad<'_>,
         needed: u32,
     ) -> NodeItem {
         let registration = &entry.registration.value;
@@ -89,6 +92,11 @@ impl ApiView<'_> {
             self.now.checked_sub(age).ok()
         });
         let roles = self.roles(name, entry, &status.addresses);
+        let gpus = status.gpus.into_iter().map(|gpu| NodeGpu {
+            used: load.gpus.contains(gpu.name.as_str()),
+            name: gpu.name,
+            memory: gpu.memory,
+        });
         let mut conditions = status.conditions;
         conditions.extend(self.membership(name));
         conditions.extend(self.unread_files(name, entry, needed));
@@ -132,6 +140,7 @@ impl ApiView<'_> {
                         .filter(|peer| peer.unanswered_seconds.is_some());
                     silent.cloned().collect()
                 }),
+                gpus: gpus.collect(),
             },
         }
     }

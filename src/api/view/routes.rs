@@ -1,5 +1,7 @@
 //! Routes as users see them.
 
+use std::collections::BTreeSet;
+
 use super::ApiView;
 use kat_pki::ingress::certificate_hash;
 use kat_plan::{
@@ -8,7 +10,7 @@ use kat_plan::{
 use kat_types::{
     api::{
         IngressAuthorityView, IngressReport, IngressState, Item, Metadata, NodePhase, RouteItem,
-        RouteMachine, RouteStatus, RouteView,
+        RouteMachine, RouteStatus, RouteView, TrustedIngressAuthority,
     },
     ingress::{CERTIFICATES_FILE, ROUTES_FILE},
     reason::Reason,
@@ -19,6 +21,15 @@ use kat_types::{
         revisions::WorkloadKey,
     },
 };
+
+/// An authority for ingress that clients have to trust beside the present one.
+fn trusted(certificate: &str, domains: &BTreeSet<String>) -> TrustedIngressAuthority {
+    TrustedIngressAuthority {
+        certificate: certificate.to_owned(),
+        fingerprint: certificate_hash(certificate).unwrap_or_default(),
+        domains: domains.iter().cloned().collect(),
+    }
+}
 
 impl ApiView<'_> {
     /// Routes of one namespace, or of all, by host and path.
@@ -53,10 +64,16 @@ impl ApiView<'_> {
             Some(stored) => stored.value.domains.clone(),
             None => internal_domains(&self.snapshot.wanted_cluster().spec),
         };
+        let record = stored.map(|stored| &*stored.value);
+        let next = record.and_then(|record| record.next.as_ref());
+        let previous = record.and_then(|record| record.previous.as_ref());
         IngressAuthorityView {
             fingerprint: certificate_hash(&certificate).unwrap_or_default(),
             certificate,
             domains: domains.into_iter().collect(),
+            next: next.map(|next| trusted(&next.certificate, &next.domains)),
+            previous: previous.map(|previous| trusted(&previous.certificate, &previous.domains)),
+            next_issues: next.map(|next| next.replacement.grace_end()).into(),
         }
     }
 

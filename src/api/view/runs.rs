@@ -68,6 +68,7 @@ pub(crate) fn run_item(key: &WorkloadKey, run: &JobRunRecord, revision: i64) -> 
             failed: run.failures,
             exit_code: codes.next(),
             attempts: run.attempts.clone(),
+            machines: run.machines.clone().unwrap_or_default(),
         },
     }
 }

@@ -185,6 +185,24 @@ fn with_instance(record: Option<InstanceRecord>, node_phase: NodePhase) -> Snaps
 }
 
 #[test]
+fn a_machine_shows_which_of_its_gpus_an_instance_has() {
+    let mut snapshot = with_instance(None, NodePhase::Ready);
+    let entry = snapshot.instances.get_mut("web-abcde").unwrap();
+    let mut assignment = serde_json::to_value(&*entry.assignment.value).unwrap();
+    assignment["gpu"] = "amd.com/gpu=1".into();
+    entry.assignment.value = Arc::new(serde_json::from_value(assignment).unwrap());
+    let node = snapshot.nodes.get_mut("n1").unwrap();
+    let gpus = serde_json::json!([{"name": "amd.com/gpu=0"}, {"name": "amd.com/gpu=1"}]);
+    node.status.as_mut().unwrap().value.gpus = serde_json::from_value(gpus).unwrap();
+    let one = seen(&snapshot, |view| view.node("n1")).unwrap().status;
+    let all = seen(&snapshot, |view| view.nodes().pop()).unwrap().status;
+    assert_eq!(all.gpus, one.gpus);
+    let used = one.gpus.iter().map(|gpu| (gpu.name.as_str(), gpu.used));
+    let used: Vec<(&str, bool)> = used.collect();
+    assert_eq!(used, [("amd.com/gpu=0", false), ("amd.com/gpu=1", true)]);
+}
+
+#[test]
 fn a_machine_has_the_sum_of_what_its_instances_request() {
     let mut snapshot = with_instance(None, NodePhase::Ready);
     let requested = |snapshot: &Snapshot| {

@@ -15,6 +15,10 @@ use kat_types::resource::{
 
 /// Routes that a workload has at most: what machines get of them has to fit into one value of the store.
 const MAX_ROUTES: usize = 64;
+/// Further names that a workload has at most: each is a record for each address of the workload.
+const MAX_ALIASES: usize = 16;
+/// Addresses and ranges that `allowSources` of a port has at most: every machine knows each.
+const MAX_SOURCES: usize = 64;
 
 /// A document of kind VirtualLoadBalancer.
 ///
@@ -76,7 +80,9 @@ fn spec(
         Some(routes)
     });
     let aliases = fields.optional(decoder, "aliases", |decoder, at| {
-        decoder.distinct(at, check::label)
+        let aliases = decoder.distinct(at, check::label)?;
+        refuse_more_than(decoder, at, MAX_ALIASES, aliases.len(), "names");
+        Some(aliases)
     });
     let allow_namespaces = fields.optional(decoder, "allowNamespaces", |decoder, at| {
         decoder.namespaces(at)
@@ -125,7 +131,10 @@ fn port(decoder: &mut Decoder<'_>, at: &PathValue<'_>, seen: &mut SeenPorts) -> 
     let host_port = fields.optional(decoder, "hostPort", host_port);
     let host_port_on = fields.optional(decoder, "hostPortOn", Decoder::word);
     let allow_sources = fields.optional(decoder, "allowSources", |decoder, at| {
-        decoder.distinct(at, check::source_range)
+        let sources = decoder.distinct(at, check::source_range)?;
+        let what = "addresses and ranges";
+        refuse_more_than(decoder, at, MAX_SOURCES, sources.len(), what);
+        Some(sources)
     });
     for name in ["hostPortOn", "allowSources"] {
         if fields.has(name) && !fields.has("hostPort") {
@@ -159,6 +168,19 @@ fn port(decoder: &mut Decoder<'_>, at: &PathValue<'_>, seen: &mut SeenPorts) -> 
         host_port_on: host_port_on.unwrap_or_default(),
         allow_sources: allow_sources.unwrap_or_default(),
     })
+}
+
+fn refuse_more_than(
+    decoder: &mut Decoder<'_>,
+    at: &PathValue<'_>,
+    most: usize,
+    found: usize,
+    what: &str,
+) {
+    if found > most {
+        let message = format!("found {found} {what}, expected at most {most}");
+        decoder.soft(Class::Shape, at.node.span, &at.path, message, None);
+    }
 }
 
 fn refuse_duplicate_port(

@@ -169,8 +169,8 @@ fn namespace_spec(decoder: &mut Decoder<'_>, at: &PathValue<'_>) -> Option<Names
         isolation: isolation.unwrap_or_default(),
         allow_namespaces: allow_namespaces.unwrap_or_default(),
         ingress_hosts,
-        quota: quota.unwrap_or_default(),
-        defaults: defaults.unwrap_or_default(),
+        quota,
+        defaults,
     })
 }
 

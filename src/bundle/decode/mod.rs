@@ -6,6 +6,7 @@
 
 mod balancer;
 mod cluster;
+mod compose_forms;
 mod container;
 mod ingress;
 pub(crate) mod job_build_namespace;
@@ -153,7 +154,7 @@ impl Decoder<'_> {
         }
         let hint = match &at.node.value {
             YamlValue::Sequence(_) => Some("leave the `-` out".to_owned()),
-            _ => self.example(at),
+            _ => compose_forms::hint(at).or_else(|| self.example(at)),
         };
         self.wrong_type(at, "a mapping of fields", hint);
         None
@@ -167,7 +168,10 @@ impl Decoder<'_> {
     ) -> Option<Vec<T>> {
         let YamlValue::Sequence(items) = &at.node.value else {
             let hint = match &at.node.value {
-                YamlValue::Mapping(_) => Some("begin each item with `- `".to_owned()),
+                YamlValue::Mapping(_) => {
+                    let compose = compose_forms::hint(at);
+                    compose.or_else(|| Some("begin each item with `- `".to_owned()))
+                }
                 _ => self.example(at),
             };
             self.wrong_type(at, "a list", hint);

@@ -51,7 +51,7 @@ pub(super) const FIELDS: &[Field] = &[
     balancer("spec.healthCheck.failureThreshold", Integer(1, 100), "5", "consecutive failures after which an instance is unhealthy").default("3"),
     balancer("spec.healthCheck.restartOnUnhealthy", Boolean, "true", "restart an unhealthy instance").default("false"),
     balancer("spec.headless", Boolean, "true", "DNS answers with the addresses of the instances instead of a service address").default("false"),
-    balancer("spec.aliases", TextList, "[mysql]", "further names of the service in its namespace").default("[]").not_yet(),
+    balancer("spec.aliases", TextList, "[mysql]", "further names of the workload in its namespace, which no other workload there has").default("[]").since(7),
     balancer("spec.allowNamespaces", TextList, "[monitoring]", "namespaces that may reach the service, in addition to allowNamespaces of its own namespace; \"*\" for all").default("[]").since(3),
     balancer("spec.ingress", List, "[{host: web.example.org, servicePort: 8080}]", "routes of HTTP requests from outside the cluster").default("[]").since(3),
     balancer("spec.ingress[].host", Text, "web.example.org", "host name of the request; *. at its start stands for one label").required(),

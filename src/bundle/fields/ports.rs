@@ -30,8 +30,8 @@ const fn of(kind: DocumentKind, list: Field) -> [Field; 7] {
         Field::new(kind, "spec.ports[].name", Text, "web", "name to which ingress and health checks refer"),
         Field::new(kind, "spec.ports[].containerPort", Integer(1, 65_535), "8081", "port that the program listens on").required(),
         Field::new(kind, "spec.ports[].protocol", Word(&["TCP", "UDP"]), "UDP", "transport protocol").default("TCP"),
-        Field::new(kind, "spec.ports[].hostPort", IntegerOr(1, 65_535, "auto"), "80", "port of each machine with an instance, forwarded to this port; auto selects one of 30000 to 32767"),
-        Field::new(kind, "spec.ports[].hostPortOn", Word(&["instances", "ingress"]), "ingress", "machines that have the host port: instances (those with an instance) or ingress (those that serve ingress)").default("instances").not_yet(),
-        Field::new(kind, "spec.ports[].allowSources", TextList, "[192.0.2.0/24]", "addresses or ranges that may use the host port; default: all").default("[]").not_yet(),
+        Field::new(kind, "spec.ports[].hostPort", IntegerOr(1, 65_535, "auto"), "80", "port of each machine with an instance, or of machines as hostPortOn says, forwarded to this port; auto selects one of 30000 to 32767"),
+        Field::new(kind, "spec.ports[].hostPortOn", Word(&["instances", "ingress"]), "ingress", "machines that have the host port: instances (those with an instance) or ingress (those that serve routes, which forward it to instances anywhere)").default("instances"),
+        Field::new(kind, "spec.ports[].allowSources", TextList, "[192.0.2.0/24]", "addresses or ranges that may use the host port; a change replaces no instance; default: all").default("[]").since(7),
     ]
 }

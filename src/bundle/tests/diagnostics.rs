@@ -87,6 +87,40 @@ fn with_an_excerpt() {
 }
 
 #[test]
+fn what_is_written_as_in_a_compose_file_gets_the_right_form_as_a_hint() {
+    let hint = |spec: Value| {
+        let mut document = workload();
+        for (name, value) in spec.as_object().unwrap() {
+            document["spec"][name] = value.clone();
+        }
+        let files = [file("workload.kat", &document)];
+        let found = parse(&files, DecodeMode::Strict).unwrap_err();
+        assert_eq!(found.len(), 1, "{}", lines(&found));
+        found[0].hint.clone().unwrap_or_default()
+    };
+    let variable = "write each variable as `- {name: NAME, value: \"VALUE\"}`";
+    assert_eq!(hint(json!({"container": {"env": {"A": "b"}}})), variable);
+    assert_eq!(hint(json!({"container": {"env": ["A=b"]}})), variable);
+    for (written, expected) in [
+        ("80:8080", "write `- {containerPort: 8080, hostPort: 80}`"),
+        ("8080", "write `- {containerPort: 8080}`"),
+        (
+            "127.0.0.1:53:5353/udp",
+            "write `- {containerPort: 5353, hostPort: 53, protocol: UDP}`",
+        ),
+        (
+            "3000-3005",
+            "write each port as `- {containerPort: 8080, hostPort: 80}`",
+        ),
+    ] {
+        assert_eq!(hint(json!({"ports": [written]})), expected, "{written}");
+    }
+    // Another list that is written as a mapping keeps its own hint.
+    let mounts = json!({"container": {"volumeMounts": {"name": "data"}}});
+    assert_eq!(hint(mounts), "begin each item with `- `");
+}
+
+#[test]
 fn not_yet_says_where_and_what_helps() {
     let files = [
         source(
@@ -122,6 +156,7 @@ apiVersion: kat.dws.rip/v1alpha1
 kind: VirtualLoadBalancer
 spec:
   headless: false
+  aliases: [mysql]
   ports:
     - {name: web, containerPort: 8080, hostPort: 80}
   healthCheck:

@@ -99,7 +99,8 @@ fn what_an_instance_is_made_of_changes_the_template() {
 #[test]
 fn scaling_and_placement_do_not_change_the_template() {
     let before = bundle(|_, _| {});
-    let changes: [fn(&mut Value, &mut Value); 6] = [
+    let changes: [fn(&mut Value, &mut Value); 7] = [
+        |_, balancer| balancer["spec"]["aliases"] = json!(["mysql"]),
         |main, _| main["spec"]["replicas"] = json!(5),
         |main, _| main["metadata"]["labels"] = json!({"team": "shop"}),
         |main, _| main["spec"]["nodeSelector"] = json!({"disk": "ssd"}),
@@ -118,6 +119,18 @@ fn scaling_and_placement_do_not_change_the_template() {
         );
         assert_ne!(spec_hash(&before), spec_hash(&after), "change {index}");
     }
+}
+
+#[test]
+fn who_may_use_a_host_port_replaces_no_instance_and_the_port_itself_does() {
+    let with = |port: Value| bundle(|_, balancer| balancer["spec"]["ports"] = json!([port]));
+    let open = with(json!({"containerPort": 8080, "hostPort": 80}));
+    let closed =
+        with(json!({"containerPort": 8080, "hostPort": 80, "allowSources": ["192.0.2.0/24"]}));
+    assert_eq!(template_hash(&open), template_hash(&closed));
+    assert_ne!(spec_hash(&open), spec_hash(&closed));
+    let other = with(json!({"containerPort": 8080, "hostPort": 81}));
+    assert_ne!(template_hash(&open), template_hash(&other));
 }
 
 #[test]

@@ -157,7 +157,10 @@ fn container() -> impl Strategy<Value = Container> {
                 resources: Resources {
                     requests: limits,
                     limits,
-                    gpu: None,
+                    gpu: flags[3].then(|| GpuRequest {
+                        driver: GpuDriver::Nvidia,
+                        min_vram_mb: flags[0].then_some(4096),
+                    }),
                 },
                 ..Container::default()
             },

@@ -1,6 +1,7 @@
 //! Fields that have no effect yet: what they hold, and what their rules refuse.
 
 use super::*;
+use kat_types::resource::{Bytes, MilliCpu};
 
 fn at(kind: DocumentKind, spec: Value) -> Value {
     let mut document = least(kind);
@@ -261,13 +262,81 @@ fn settings_of_host_ports_need_a_host_port() {
         let expected = format!("spec.ports[0].{name}: {name} is used only with hostPort");
         assert!(found.contains(&expected), "{expected} is not in {found}");
     }
-    assert_eq!(
-        of(json!({"containerPort": 80, "hostPort": 80, "hostPortOn": "ingress"})),
-        "spec.ports[0].hostPortOn: not yet: hostPortOn is not built in this version"
-    );
+    for host_port in [json!(80), json!("auto")] {
+        let port = json!({"containerPort": 80, "hostPort": host_port, "hostPortOn": "ingress"});
+        assert_eq!(of(port), "");
+    }
+    let unknown = json!({"containerPort": 80, "hostPort": 80, "hostPortOn": "machines"});
+    let found = of(unknown);
+    assert!(found.starts_with("spec.ports[0].hostPortOn: "), "{found}");
     let usual =
         json!({"containerPort": 80, "hostPort": 80, "hostPortOn": "instances", "allowSources": []});
     assert_eq!(of(usual), "");
+}
+
+#[test]
+fn a_host_port_is_for_a_bounded_number_of_addresses_and_ranges() {
+    let of = |sources: Value| {
+        let port = json!({"containerPort": 80, "hostPort": 80, "allowSources": sources});
+        said(DocumentKind::VirtualLoadBalancer, json!({"ports": [port]}))
+    };
+    assert_eq!(
+        of(json!(["192.0.2.1", "192.0.2.0/24", "2001:db8::/32"])),
+        ""
+    );
+    for (sources, expected) in [
+        (
+            json!(["192.0.2.1/24"]),
+            "spec.ports[0].allowSources[0]: `192.0.2.1/24` has bits set after its prefix",
+        ),
+        (
+            json!(["192.0.2.1", "192.0.2.1"]),
+            "spec.ports[0].allowSources[1]: `192.0.2.1` is written twice",
+        ),
+        (
+            json!(["lan.example.org"]),
+            "spec.ports[0].allowSources[0]: `lan.example.org` is not an address or a range",
+        ),
+    ] {
+        let found = of(sources);
+        assert!(found.starts_with(expected), "{expected} is not {found}");
+    }
+    let many = |count: u32| {
+        let sources: Vec<_> = (0..count).map(|last| format!("192.0.2.{last}")).collect();
+        of(json!(sources))
+    };
+    assert_eq!(many(64), "");
+    assert_eq!(
+        many(65),
+        "spec.ports[0].allowSources: found 65 addresses and ranges, expected at most 64"
+    );
+    // Ports may be in the other file as well.
+    let ports =
+        json!([{"containerPort": 80, "hostPort": "auto", "allowSources": ["192.0.2.0/24"]}]);
+    assert_eq!(said(DocumentKind::Workload, json!({"ports": ports})), "");
+}
+
+#[test]
+fn a_workload_has_a_bounded_number_of_further_names() {
+    let of = |aliases: Value| {
+        said(
+            DocumentKind::VirtualLoadBalancer,
+            json!({"aliases": aliases}),
+        )
+    };
+    assert_eq!(of(json!(["mysql", "db-1"])), "");
+    for wrong in ["My_SQL", "db.shop", "", "-db", "*"] {
+        assert_ne!(of(json!([wrong])), "", "{wrong}");
+    }
+    let many = |count: u32| {
+        let names: Vec<_> = (0..count).map(|number| format!("name-{number}")).collect();
+        of(json!(names))
+    };
+    assert_eq!(many(16), "");
+    assert_eq!(
+        many(17),
+        "spec.aliases: found 17 names, expected at most 16"
+    );
 }
 
 #[test]
@@ -338,15 +407,53 @@ fn a_job_with_a_schedule_is_not_deleted_after_its_runs() {
         found.contains("expected a whole number from 1 to 10000"),
         "{found}"
     );
-    assert_eq!(
-        of(json!({"completions": "PerNode", "catchUp": "All"})),
-        "spec.completions: not yet: completions PerNode is not built in this version"
-    );
+    assert_eq!(of(json!({"completions": "PerNode", "catchUp": "All"})), "");
     assert_eq!(of(json!({"schedule": "@daily", "catchUp": "All"})), "");
 }
 
 #[test]
-fn the_settings_of_a_namespace_are_checked_and_those_of_isolation_have_an_effect() {
+fn runs_of_a_job_that_has_something_for_itself_do_not_overlap() {
+    let of = |change: &dyn Fn(&mut Value)| {
+        let spec = json!({"schedule": "@daily", "concurrencyPolicy": "Allow"});
+        let job = at(DocumentKind::JobDefinition, spec);
+        let mut file_of_job = workload();
+        let spec = &mut file_of_job["spec"];
+        spec["type"] = json!("Job");
+        spec["restartPolicy"] = json!("Never");
+        spec.as_object_mut().unwrap().remove("replicas");
+        change(spec);
+        let files = [file("workload.kat", &file_of_job), file("job.kat", &job)];
+        match parse(&files, DecodeMode::Strict) {
+            Ok(bundle) => lines(&not_yet(&bundle)),
+            Err(found) => lines(&found),
+        }
+    };
+    let mounts = |read_only: bool| {
+        move |spec: &mut Value| {
+            spec["volumes"] = json!([{"name": "data", "simpleClusterStorage": {}}]);
+            let mount = json!({"name": "data", "mountPath": "/data", "readOnly": read_only});
+            spec["container"]["volumeMounts"] = json!([mount]);
+        }
+    };
+    assert_eq!(of(&|_| {}), "");
+    assert_eq!(of(&mounts(true)), "");
+    let found = of(&mounts(false));
+    assert!(found.contains("job.kat"), "{found}");
+    assert!(
+        found.contains(
+            "spec.concurrencyPolicy: the Job writes to a volume that keeps its data, so its runs can't overlap"
+        ),
+        "{found}"
+    );
+    let found = of(&|spec| spec["container"]["hostNetwork"] = json!(true));
+    assert!(
+        found.contains("the Job uses devices, groups or the network of its machine"),
+        "{found}"
+    );
+}
+
+#[test]
+fn the_settings_of_a_namespace_are_checked_and_have_an_effect() {
     let of = |spec: Value| {
         let mut document = least(DocumentKind::Namespace);
         document["spec"] = spec;
@@ -360,14 +467,16 @@ fn the_settings_of_a_namespace_are_checked_and_those_of_isolation_have_an_effect
         "isolation": "Shared", "allowNamespaces": ["*"], "ingressHosts": ["*.shop.example.org"],
         "quota": {"cpu": "4", "secretBytes": "1Mi"}, "defaults": {"requests": {"cpu": "100m"}},
     });
-    let found = of(whole);
-    for expected in [
-        "spec.quota: not yet: quota is not built",
-        "spec.defaults: not yet: defaults is not built",
-    ] {
-        assert!(found.contains(expected), "{expected} is not in {found}");
-    }
-    assert_eq!(found.lines().count(), 2, "{found}");
+    assert_eq!(of(whole.clone()), "");
+    let mut document = least(DocumentKind::Namespace);
+    document["spec"] = whole;
+    let spec = parsed(&[file("namespace.kat", &document)]).namespace;
+    let spec = spec.and_then(|namespace| namespace.spec).unwrap();
+    let quota = spec.quota.unwrap();
+    assert_eq!(quota.cpu, Some(MilliCpu(4000)));
+    assert_eq!(quota.secret_bytes, Some(Bytes(1 << 20)));
+    let requests = spec.defaults.unwrap().requests;
+    assert_eq!((requests.cpu, requests.memory), (Some(MilliCpu(100)), None));
     let open = json!({"isolation": "Shared", "allowNamespaces": ["*", "ops"]});
     assert_eq!(of(open), "");
     let names: Vec<String> = (0..65).map(|number| format!("team-{number}")).collect();

@@ -189,6 +189,39 @@ fn a_daemon_needs_the_reader_that_runs_it() {
     assert!(instead.contains("runs no DaemonService"), "{instead}");
 }
 
+#[test]
+fn values_of_a_job_need_the_reader_that_acts_on_them() {
+    let job = |spec: Value| {
+        let mut document = least(DocumentKind::JobDefinition);
+        document["spec"] = spec;
+        let mut workload = workload();
+        workload["spec"]["type"] = json!("Job");
+        need(&[file("workload.kat", &workload), file("job.kat", &document)]).unwrap()
+    };
+    for (spec, what, instead) in [
+        (
+            json!({"completions": "PerNode"}),
+            "`spec.completions` is PerNode",
+            "write the number of instances that must succeed",
+        ),
+        (
+            json!({"concurrencyPolicy": "Allow"}),
+            "`spec.concurrencyPolicy` is Allow",
+            "write Forbid or Replace",
+        ),
+    ] {
+        let (version, why, how) = job(spec);
+        assert_eq!((version, how.as_str()), (7, instead));
+        assert!(why.starts_with("job.kat:") && why.ends_with(what), "{why}");
+    }
+    for spec in [
+        json!({"completions": 3, "concurrencyPolicy": "Replace"}),
+        json!({}),
+    ] {
+        assert_eq!(job(spec).0, 4);
+    }
+}
+
 /// A file that the first reader takes.
 const FULL: &str =
     "  type: Service\n  replicas: 1\n  restartPolicy: {condition: Always}\n  container: {}\n";
@@ -256,6 +289,21 @@ fn a_score_for_memory_needs_a_leader_and_an_agent_that_know_it() {
 }
 
 #[test]
+fn a_gpu_needs_a_leader_and_an_agent_that_know_it() {
+    let container = "  container: {}\n";
+    let of_main = FULL.replace(container, "  container: {resources: {gpu: {}}}\n");
+    let of_sidecar = format!("{FULL}  sidecars: [{{name: proxy, resources: {{gpu: {{}}}}}}]\n");
+    for file in [of_main, of_sidecar] {
+        let files = [main_file(&file)];
+        let (reader, why, _) = need(&files).unwrap();
+        assert_eq!(reader, 7);
+        assert!(why.contains("`spec.container.resources.gpu`"), "{why}");
+        let spec = parsed(&files).workload.unwrap().spec;
+        assert_eq!(needed_schema(&spec, None), 12);
+    }
+}
+
+#[test]
 fn routes_need_the_third_reader() {
     let balancer = balancer_file(
         "  ports: [{containerPort: 80}]\n  ingress: [{host: a.lan, servicePort: 80}]\n",
@@ -265,12 +313,42 @@ fn routes_need_the_third_reader() {
     assert_eq!(needed.instead, "leave ingress out");
 }
 
+#[test]
+fn further_names_and_addresses_of_host_ports_need_the_seventh_reader() {
+    let aliases = balancer_file("  ports: [{containerPort: 80}]\n  aliases: [mysql]\n");
+    let needed = kat_bundle::needed_reader(&[main_file(FULL), aliases]).unwrap();
+    assert_eq!(needed.version, 7);
+    assert_eq!(needed.instead, "leave aliases out");
+    let port = "  ports: [{containerPort: 80, hostPort: 80, allowSources: [192.0.2.1]}]\n";
+    let needed = kat_bundle::needed_reader(&[main_file(FULL), balancer_file(port)]).unwrap();
+    assert_eq!(needed.version, 7);
+    assert_eq!(needed.what, "`spec.ports[].allowSources` is written");
+    let of_workload = format!("{FULL}{port}");
+    let needed = kat_bundle::needed_reader(&[main_file(&of_workload)]).unwrap();
+    assert_eq!(needed.version, 7);
+    // The other value of the field is what every version does.
+    for (on, version) in [("ingress", Some(7)), ("instances", None)] {
+        let port = format!("  ports: [{{containerPort: 80, hostPort: 80, hostPortOn: {on}}}]\n");
+        let files = [main_file(FULL), balancer_file(&port)];
+        let needed = kat_bundle::needed_reader(&files);
+        assert_eq!(
+            needed.as_ref().map(|needed| needed.version),
+            version,
+            "{on}"
+        );
+        if let Some(needed) = needed {
+            assert_eq!(needed.what, "`spec.ports[].hostPortOn` is ingress");
+        }
+    }
+}
+
 /// A lower version than before would tell other leaders that this one does not read what they store.
 #[test]
 fn the_version_of_the_reader_is_the_highest_of_the_table() {
     let highest = kat_bundle::fields::all()
         .map(|field| field.since.max(field.optional_since))
         .max();
-    assert_eq!(highest, Some(manifest_reader()));
-    assert_eq!(manifest_reader(), 6);
+    // `completions: PerNode` is a value, which the table does not have.
+    assert_eq!(highest.max(Some(7)), Some(manifest_reader()));
+    assert_eq!(manifest_reader(), 7);
 }

@@ -160,6 +160,22 @@ pub fn json_of(text: &str) -> serde_json::Value {
         .map_or(serde_json::Value::Null, to_json)
 }
 
+/// The JSON form of the one document of a YAML file that is none of KAT's own, such as a CDI spec.
+///
+/// # Errors
+/// The first mistake, with its line, or that there is not exactly one document.
+pub fn foreign_document(text: &str) -> Result<serde_json::Value, String> {
+    let mut mistakes = Vec::new();
+    let documents = read("", text, &mut mistakes);
+    if let Some(mistake) = mistakes.first() {
+        return Err(format!("line {}: {}", mistake.line, mistake.message));
+    }
+    match documents.roots.as_slice() {
+        [only] => Ok(to_json(only)),
+        roots => Err(format!("found {} documents, expected one", roots.len())),
+    }
+}
+
 /// The value at a path such as `spec.ports[0].name`, and the position of its key if it has one.
 ///
 /// Supports only paths of plain keys.

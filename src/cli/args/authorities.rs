@@ -45,6 +45,13 @@ pub(crate) enum CaCommand {
     /// Write the new key down afterwards; `katcall ca exposed` lists the values that could be read with
     /// the old one, and earlier tokens.
     ///
+    /// For ingress-ca, KAT's own authority for ingress, Trust lasts as long as --grace says, so that
+    /// people can bring browsers and other clients to trust the new authority: `katcall ca trust` prints
+    /// both certificates. No client reports that it does, so the time alone ends Trust. The old one
+    /// issues certificates meanwhile; the new one issues those of hosts that only its domains have. In
+    /// Issue the new one issues all of them, and after that clients can forget the old one. There is no
+    /// phase Retire.
+    ///
     /// Backups and snapshots that were made before keep the old keys. Destroy them if the key is
     /// known to others, and make a new backup.
     Rotate(AuthorityRotationArgs),
@@ -65,8 +72,13 @@ pub(crate) enum CaCommand {
     /// It issues the certificates of hosts with `tls: true` in the cluster's internalDomains, and can
     /// issue none for other names: its certificate says so. The certificate is printed to standard
     /// output, so that `katcall ca trust > kat-ingress.crt` writes it to a file, and the commands to
-    /// standard error.
-    Trust,
+    /// standard error. While ingress-ca is being replaced, clients have to trust two authorities, and
+    /// both certificates are printed, the present one first.
+    Trust {
+        /// Print only the certificate of the authority that replaces the present one
+        #[arg(long)]
+        next: bool,
+    },
     /// Stop waiting for machines that are still at version 0.1.0
     ///
     /// A machine of version 0.1.0 reads etcd with a certificate of its own, so the authority of
@@ -81,10 +93,11 @@ pub(crate) enum CaCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct AuthorityRotationArgs {
-    /// cluster-ca, etcd-client-ca, etcd-peer-ca or recovery-key
+    /// cluster-ca, etcd-client-ca, etcd-peer-ca, ingress-ca or recovery-key
     pub(crate) name: String,
-    /// For cluster-ca: how long katcall may take to learn of the new authority; 0s if the old one
-    /// must not be trusted any longer than necessary [default: 24h]
+    /// For cluster-ca and ingress-ca: how long katcall may take to learn of the new authority, or people
+    /// to bring clients to trust it; 0s if the old one must not be trusted any longer than necessary
+    /// [default: 24h for cluster-ca, 30d for ingress-ca]
     #[arg(long, value_parser = time::parse_duration, value_name = "TIME")]
     pub(crate) grace: Option<Duration>,
     /// Wait until the new authority or key is the only one

@@ -14,7 +14,7 @@ use crate::{
     args,
     args::{CompleteArgs, GlobalArgs},
     commands::{
-        changing::{delete::DELETED, wait_for::AWAITED},
+        changing::{delete::DELETED, quota::NAMESPACE_SETTINGS, wait_for::AWAITED},
         cluster::config,
         reading::{
             describe::DESCRIBED,
@@ -170,8 +170,9 @@ pub(crate) async fn run(console: &Console, arguments: &CompleteArgs) -> Result<(
             .collect(),
         CompletedWords::ExplainedPaths => explain::next_paths(&request.current),
         CompletedWords::Quotas => {
-            let words = QuotaResource::ALL.into_iter();
-            words.map(|quota| format!("{}=", quota.word())).collect()
+            let quotas = QuotaResource::ALL.into_iter().map(QuotaResource::word);
+            let words = quotas.chain(NAMESPACE_SETTINGS);
+            words.map(|word| format!("{word}=")).collect()
         }
         wanted => {
             let local = live::local(wanted, &request.current);

@@ -45,6 +45,8 @@ pub(super) struct RolloutWait {
     workload_known: bool,
     instances: BTreeMap<String, InstanceItem>,
     instances_known: bool,
+    /// There was an instance at some time of the wait.
+    had_instances: bool,
     /// Since when each situation lasts.
     lasting: BTreeMap<Situation, Instant>,
     /// The situations that were printed.
@@ -75,6 +77,7 @@ impl RolloutWait {
             workload_known: false,
             instances: BTreeMap::new(),
             instances_known: false,
+            had_instances: false,
             lasting: BTreeMap::new(),
             told: BTreeSet::new(),
             last_trouble: BTreeMap::new(),
@@ -116,6 +119,7 @@ impl RolloutWait {
             }
             ListChange::Interrupted(_) => {}
         }
+        self.had_instances |= !self.instances.is_empty();
         let unwell = self.current().filter(|item| !is_fine(item));
         let troubles = unwell
             .filter(|item| !item.status.reason.is_empty())
@@ -200,6 +204,7 @@ impl RolloutWait {
     /// What a deletion still waits for.
     pub(super) fn remaining_in_words(&self) -> String {
         match self.instances.len() {
+            0 if self.had_instances => "no instance left".to_owned(),
             0 => "deleting".to_owned(),
             1 => "1 instance left".to_owned(),
             count => format!("{count} instances left"),
@@ -290,6 +295,10 @@ impl RolloutWait {
         for (word, count) in counts.filter(|(_, count)| *count > 0) {
             text.push_str(&format!(", {count} {word}"));
         }
+        // During an update the earlier version serves until its successors are healthy.
+        let serving = status.ready.saturating_sub(status.updated);
+        let serving = usize::try_from(serving).unwrap_or(usize::MAX);
+        text.push_str(&old_ones(serving, "serving"));
         text.push_str(&self.stopping_in_words());
         let waits = workload_reason(item).filter(|condition| {
             condition.reason == Reason::WaitsForDependency

@@ -72,13 +72,19 @@ pub async fn node_facts() -> Result<NodeFacts, FactsError> {
         hostname: hostname.split('.').next().unwrap_or_default().to_owned(),
         architecture: parse::architecture(std::env::consts::ARCH).to_owned(),
         kernel: read("/proc/sys/kernel/osrelease")?.trim().to_owned(),
-        boot_id: read("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
+        boot_id: boot_id()?,
         cpu_milli: std::thread::available_parallelism()
             .map_or(1000, |number| number.get() as u64 * 1000),
         memory_bytes: memory("MemTotal")?,
         systemd,
         podman,
     })
+}
+
+/// The kernel's id of this boot.
+pub fn boot_id() -> Result<String, FactsError> {
+    let text = read("/proc/sys/kernel/random/boot_id")?;
+    Ok(text.trim().to_owned())
 }
 
 /// All memory of the machine, and the memory that programs can still get without swapping, bytes.

@@ -3,6 +3,7 @@
 mod changes;
 mod forwarding;
 mod hostile;
+mod http2_frames;
 mod streams;
 mod tls;
 
@@ -303,6 +304,16 @@ impl Proxy {
         roots: &[&str],
         alpn: &[&str],
     ) -> std::io::Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(self.https).await?;
+        Self::tls_over(stream, name, roots, alpn).await
+    }
+
+    async fn tls_over(
+        stream: TcpStream,
+        name: &str,
+        roots: &[&str],
+        alpn: &[&str],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
         let mut trusted = RootCertStore::empty();
         for root in roots {
             trusted
@@ -313,7 +324,6 @@ impl Proxy {
         let config = config.with_safe_default_protocol_versions().unwrap();
         let mut config = config.with_root_certificates(trusted).with_no_client_auth();
         config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
-        let stream = TcpStream::connect(self.https).await?;
         let name = ServerName::try_from(name.to_owned()).unwrap();
         TlsConnector::from(Arc::new(config))
             .connect(name, stream)

@@ -5,6 +5,8 @@
 //! What others answer is not believed to be more than a reason to wait.
 
 mod exchange;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 mod hook;
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,16 @@
 //! Questions to a server of ACME (RFC 8555), with `instant-acme`.
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
+
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Request, Response, header::RETRY_AFTER};
+use http::{
+    HeaderMap, Method, Request, Response, StatusCode, Uri,
+    header::{LOCATION, RETRY_AFTER},
+};
 use http_body_util::BodyExt;
 use instant_acme::{
     Account, AuthorizationStatus, BodyWrapper, BytesResponse, CertificateIdentifier,
@@ -14,6 +20,7 @@ use instant_acme::{
 use jiff::{SignedDuration, Timestamp, fmt::rfc2822};
 use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject};
+use serde::Deserialize;
 
 use super::{
     AcmeServer,
@@ -30,6 +37,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const WHOLE: Duration = Duration::from_secs(30);
 /// Longest answer, in bytes.
 const LONGEST_ANSWER: usize = 1 << 20;
+/// Longest URL of an account or an order that is kept, in bytes.
+const LONGEST_URL: usize = 2048;
 /// Longest text of a server that is kept, in characters.
 const LONGEST_TEXT: usize = 240;
 /// How often a server without renewal information is asked for it.
@@ -72,55 +81,9 @@ impl AcmeServer for InstantAcme {
         let server = Server {
             directory: &question.directory,
             client,
-            said: Arc::clone(&said),
+            said,
         };
-        let answered = match &question.request {
-            // These are answered above.
-            AcmeRequest::Check { .. }
-            | AcmeRequest::Locate { .. }
-            | AcmeRequest::LocateForHook { .. }
-            | AcmeRequest::Record { .. }
-            | AcmeRequest::Remove { .. } => return AcmeReply::Ready,
-            AcmeRequest::Register {
-                email, key, eab, ..
-            } => {
-                server
-                    .register(email.as_deref(), key.as_deref(), eab.as_ref())
-                    .await
-            }
-            AcmeRequest::Order {
-                account,
-                profile,
-                replaces,
-                proof,
-            } => {
-                let what = Ordered {
-                    host,
-                    profile,
-                    replaces: replaces.as_deref(),
-                    proof: *proof,
-                };
-                server.order(account, &what).await
-            }
-            AcmeRequest::Answer {
-                account,
-                url,
-                proof,
-            } => server.answer(account, url, *proof).await,
-            AcmeRequest::Continue {
-                account,
-                url,
-                request,
-            } => server.proceed(account, url, request.as_deref()).await,
-            AcmeRequest::RenewalTime {
-                account,
-                certificate,
-            } => server.renewal(account, certificate).await,
-        };
-        answered.unwrap_or_else(|error| {
-            let last = said.lock().clone();
-            AcmeReply::Failed(failure(&error, &last))
-        })
+        server.ask(question).await
     }
 }
 
@@ -130,6 +93,18 @@ struct LastAnswer {
     /// Status; 0 without an answer.
     status: u16,
     retry_after: Option<SignedDuration>,
+}
+
+impl LastAnswer {
+    fn of(status: StatusCode, headers: &HeaderMap, now: Timestamp) -> Self {
+        let after = headers.get(RETRY_AFTER);
+        Self {
+            status: status.as_u16(),
+            retry_after: after
+                .and_then(|value| value.to_str().ok())
+                .and_then(|text| retry_after(text, now)),
+        }
+    }
 }
 
 /// A client whose answers are bounded.
@@ -163,21 +138,12 @@ impl BoundedClient {
             Ok(body) => body.to_bytes(),
             Err(never) => match never {},
         };
+        let method = parts.method.clone();
         let request =
             reqwest::Request::try_from(Request::from_parts(parts, body)).map_err(other)?;
         let mut response = self.http.execute(request).await.map_err(other)?;
-        *self.said.lock() = LastAnswer {
-            status: response.status().as_u16(),
-            retry_after: response
-                .headers()
-                .get(RETRY_AFTER)
-                .and_then(|value| value.to_str().ok())
-                .and_then(|text| retry_after(text, Timestamp::now())),
-        };
-        let mut head = Response::new(());
-        *head.status_mut() = response.status();
-        *head.headers_mut() = response.headers().clone();
-        let (parts, ()) = head.into_parts();
+        let (status, headers) = (response.status(), response.headers().clone());
+        *self.said.lock() = LastAnswer::of(status, &headers, Timestamp::now());
         let mut body = Vec::new();
         while let Some(part) = response.chunk().await.map_err(other)? {
             if body.len() + part.len() > LONGEST_ANSWER {
@@ -185,11 +151,52 @@ impl BoundedClient {
             }
             body.extend_from_slice(&part);
         }
-        Ok(BytesResponse {
-            parts,
-            body: Box::new(Bytes::from(body)),
-        })
+        checked(&method, status, headers, body)
     }
+}
+
+/// The URL of a directory that `instant-acme` takes for one without a look.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NonceUrl {
+    new_nonce: String,
+}
+
+/// What of an answer `instant-acme` gets, which panics at a directory whose `newNonce` is no URL, and at
+/// a `Retry-After` that its clock cannot hold. URLs that are too long to be stored are left out.
+fn checked(
+    method: &Method,
+    status: StatusCode,
+    mut headers: HeaderMap,
+    body: Vec<u8>,
+) -> Result<BytesResponse, Error> {
+    let after = headers
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok());
+    let after = after.map_or("", str::trim);
+    if after.parse::<u64>().is_ok() && after.parse::<u32>().is_err() {
+        headers.remove(RETRY_AFTER);
+    }
+    if headers
+        .get(LOCATION)
+        .is_some_and(|url| url.len() > LONGEST_URL)
+    {
+        headers.remove(LOCATION);
+    }
+    if *method == Method::GET
+        && let Ok(NonceUrl { new_nonce }) = serde_json::from_slice(&body)
+        && new_nonce.parse::<Uri>().is_err()
+    {
+        return Err(Error::Str("a URL as newNonce of the directory"));
+    }
+    let mut head = Response::new(());
+    *head.status_mut() = status;
+    *head.headers_mut() = headers;
+    let (parts, ()) = head.into_parts();
+    Ok(BytesResponse {
+        parts,
+        body: Box::new(Bytes::from(body)),
+    })
 }
 
 impl HttpClient for BoundedClient {
@@ -227,13 +234,65 @@ fn challenge_type(proof: ProofKind) -> ChallengeType {
     }
 }
 
-struct Server<'a> {
+struct Server<'a, C> {
     directory: &'a str,
-    client: BoundedClient,
+    client: C,
     said: Arc<Mutex<LastAnswer>>,
 }
 
-impl Server<'_> {
+impl<C: HttpClient + Clone> Server<'_, C> {
+    async fn ask(&self, question: &AcmeQuestion) -> AcmeReply {
+        let answered = match &question.request {
+            // These are no questions to it.
+            AcmeRequest::Check { .. }
+            | AcmeRequest::Locate { .. }
+            | AcmeRequest::LocateForHook { .. }
+            | AcmeRequest::Record { .. }
+            | AcmeRequest::Remove { .. } => return AcmeReply::Ready,
+            AcmeRequest::Register {
+                email, key, eab, ..
+            } => {
+                self.register(email.as_deref(), key.as_deref(), eab.as_ref())
+                    .await
+            }
+            AcmeRequest::Contact { account, email } => {
+                self.change_contact(account, email.as_deref()).await
+            }
+            AcmeRequest::Order {
+                account,
+                profile,
+                replaces,
+                proof,
+            } => {
+                let what = Ordered {
+                    host: &question.host,
+                    profile,
+                    replaces: replaces.as_deref(),
+                    proof: *proof,
+                };
+                self.order(account, &what).await
+            }
+            AcmeRequest::Answer {
+                account,
+                url,
+                proof,
+            } => self.answer(account, url, *proof).await,
+            AcmeRequest::Continue {
+                account,
+                url,
+                request,
+            } => self.proceed(account, url, request.as_deref()).await,
+            AcmeRequest::RenewalTime {
+                account,
+                certificate,
+            } => self.renewal(account, certificate).await,
+        };
+        answered.unwrap_or_else(|error| {
+            let last = self.said.lock().clone();
+            AcmeReply::Failed(failure(&error, &last))
+        })
+    }
+
     fn http(&self) -> Box<dyn HttpClient> {
         Box::new(self.client.clone())
     }
@@ -285,6 +344,18 @@ impl Server<'_> {
             url: account.id().to_owned(),
             key: Some(credentials.private_key().secret_pkcs8_der().to_vec()),
         })
+    }
+
+    async fn change_contact(
+        &self,
+        account: &AcmeAccount,
+        email: Option<&str>,
+    ) -> Result<AcmeReply, Error> {
+        let contact = email.map(|email| format!("mailto:{email}"));
+        let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+        let account = self.account(account).await?;
+        account.update_contacts(&contact).await?;
+        Ok(AcmeReply::ContactChanged)
     }
 
     async fn order(
@@ -599,6 +670,36 @@ mod tests {
         assert_eq!(seconds("Sun, 06 Nov 1994 08:49:37 GMT"), Some(37));
         assert_eq!(seconds("Sun, 06 Nov 1994 08:48:37 GMT"), Some(0));
         assert_eq!(seconds("soon"), None);
+    }
+
+    #[test]
+    fn an_answer_that_would_end_the_program_is_changed_or_refused() {
+        let answered = |headers: &[(http::HeaderName, &str)], method: Method, body: &str| {
+            let headers = headers
+                .iter()
+                .map(|(name, value)| (name.clone(), value.parse::<http::HeaderValue>().unwrap()));
+            checked(
+                &method,
+                StatusCode::OK,
+                headers.collect(),
+                body.as_bytes().to_vec(),
+            )
+        };
+        let kept = |name: http::HeaderName, value: &str| {
+            let answer = answered(&[(name.clone(), value)], Method::POST, "{}").unwrap();
+            answer.parts.headers.contains_key(name)
+        };
+        assert!(kept(RETRY_AFTER, "120"));
+        assert!(kept(RETRY_AFTER, "Sun, 06 Nov 1994 08:49:37 GMT"));
+        assert!(!kept(RETRY_AFTER, "18446744073709551615"));
+        assert!(kept(LOCATION, "https://acme.example/order/1"));
+        assert!(!kept(LOCATION, &"x".repeat(LONGEST_URL + 1)));
+        let good = r#"{"newNonce":"https://acme.example/nonce"}"#;
+        let bad = r#"{"newNonce":"https://acme.example/a nonce"}"#;
+        assert!(answered(&[], Method::GET, good).is_ok());
+        assert!(answered(&[], Method::GET, bad).is_err());
+        // Only a directory is read with GET.
+        assert!(answered(&[], Method::POST, bad).is_ok());
     }
 
     #[test]

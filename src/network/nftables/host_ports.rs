@@ -1,11 +1,13 @@
-//! Host ports: ports of this machine that nftables forwards to instances on it, each new connection
-//! to one that serves.
+//! Host ports: ports of this machine that nftables forwards to instances, each new connection to one that
+//! serves. The instances are on this machine, or anywhere if the machine has the port because it serves
+//! routes.
 //!
 //! The table `inet kat-host-ports` is rendered from `unit-templates/kat-host-ports.nft` and changed
 //! as described in [`table`](super::table), like that of service addresses. The source address of a
-//! packet is kept, so that a program sees its callers' addresses. A port on which a program of the
-//! machine itself listens is left to that program, whatever the agent's file says; a port without a
-//! serving instance is rejected at once.
+//! packet to an instance of this machine is kept, so that a program sees its callers' addresses; instances
+//! of other machines see this machine's address, so that their answers return through it. A port on which
+//! a program of the machine itself listens is left to that program, whatever the agent's file says; a port
+//! without a serving instance is rejected at once, and so is a caller that may not use the port.
 
 use std::{
     borrow::Cow,
@@ -16,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use serde::Serialize;
 use tera::Tera;
 use tokio::time::Instant;
@@ -33,8 +35,8 @@ use crate::{
 };
 use kat_types::{
     machine::network::{
-        HostPortNetwork, HostPortParts, Instances, MACHINE_PORTS_FILE, MachinePorts, NodeNetwork,
-        Transport,
+        HostPortNetwork, HostPortParts, IngressHostPort, Instances, MACHINE_PORTS_FILE,
+        MachinePorts, NodeNetwork, Transport,
     },
     services::BackendState,
 };
@@ -70,6 +72,10 @@ type HostPortKey = (Transport, u16);
 /// The instances behind a host port, by address: the container's port, and the instance's part;
 /// `None` for one that has not started yet.
 type PortBackends = BTreeMap<Ipv4Addr, (u16, Option<BackendState>)>;
+
+/// The ports that only some addresses may use. A caller has to be in each list of its port: the instances
+/// behind a port are of one workload, and have the same list.
+type PortSources = BTreeMap<HostPortKey, BTreeSet<Vec<Ipv4Net>>>;
 
 /// Keeps the table and the kernel's connection tracking in line with the agent's files.
 #[derive(Debug)]
@@ -159,13 +165,15 @@ impl HostPortKeeper {
         let instances = snapshot.instances.as_deref().unwrap_or(&instances);
         let parts = snapshot.host_ports.as_deref().unwrap_or(&parts);
         let mut ports = behind(instances, parts);
+        let sources = sources_of(instances, parts);
         let left = self.left.clone();
         self.leave_to_programs(node, &mut ports);
         let in_place = is_same && left == self.left && self.table.is_untouched().await;
         let change = match in_place {
             true => TableChange::None,
             false => {
-                let values = HostPortTableValues::of(node, &ports, &led_from_loopback(instances));
+                let loopback = led_from_loopback(instances, parts);
+                let values = HostPortTableValues::of(node, &ports, &loopback, &sources);
                 let wanted = values.ports.iter().map(|port| port.chain.as_str());
                 let render = |stale| values.render(&self.template, stale);
                 self.table.set(&wanted.collect(), render).await?
@@ -178,7 +186,7 @@ impl HostPortKeeper {
         self.known.extend(ports.keys().copied());
         // No connection is forgotten because of a file that was not read.
         if snapshot.instances.is_some() && !self.known.is_empty() {
-            self.forget(node, &ports, changed).await?;
+            self.forget(node, &ports, &sources, changed).await?;
         }
         self.seen = Some((now, Instant::now()));
         Ok(())
@@ -244,17 +252,19 @@ impl HostPortKeeper {
         }
     }
 
-    /// Makes the kernel forget connections to instances that must not be used any more; and, after
-    /// a change, UDP flows that began before their port was forwarded.
+    /// Makes the kernel forget connections to instances that must not be used any more, and those of
+    /// callers that may not use the port any more; and, after a change, UDP flows that began before their
+    /// port was forwarded.
     async fn forget(
         &self,
         node: &NodeNetwork,
         ports: &BTreeMap<HostPortKey, PortBackends>,
+        sources: &PortSources,
         changed: bool,
     ) -> Result<(), HostPortError> {
         let mut count = 0;
         for flow in conntrack::translated().await? {
-            if self.is_stale(&flow, node, ports) {
+            if self.is_stale(&flow, node, ports, sources) {
                 conntrack::forget(&flow).await?;
                 count += 1;
             }
@@ -293,29 +303,36 @@ impl HostPortKeeper {
     }
 
     /// As for service addresses (`service_addresses::is_stale`): a TCP connection stays with an
-    /// instance that still has the port, a UDP flow only with one that serves or is leaving.
+    /// instance that still has the port, a UDP flow only with one that serves or is leaving. One to a held
+    /// instance of another machine that has not answered goes to another instance: that machine may be
+    /// silent.
     fn is_stale(
         &self,
         flow: &Flow,
         node: &NodeNetwork,
         ports: &BTreeMap<HostPortKey, PortBackends>,
+        sources: &PortSources,
     ) -> bool {
         let ours = !node.service_cidr.contains(&flow.called)
             && !node.cluster_cidr.contains(&flow.called)
-            && node.subnet.contains(&flow.answers)
+            && node.cluster_cidr.contains(&flow.answers)
             && !flow.ended;
         let port = flow.transport.map(|transport| (transport, flow.port));
         let known = |port: &HostPortKey| self.known.contains(port) && !self.left.contains(port);
         let Some(port) = port.filter(|port| ours && known(port)) else {
             return false;
         };
+        if !admits(sources, &port, flow.from) {
+            return true;
+        }
         let instance = ports
             .get(&port)
             .and_then(|behind| behind.get(&flow.answers));
         match instance {
             Some((_, Some(BackendState::Serving | BackendState::Leaving))) => false,
             Some((_, Some(BackendState::Away | BackendState::Held) | None)) => {
-                port.0 == Transport::Udp
+                let is_elsewhere = !node.subnet.contains(&flow.answers);
+                port.0 == Transport::Udp || (is_elsewhere && flow.half_open)
             }
             None => true,
         }
@@ -337,8 +354,52 @@ pub fn ruleset(
     instances: &Instances,
     parts: &HostPortParts,
 ) -> Result<String, tera::Error> {
-    let loopback = led_from_loopback(instances);
-    HostPortTableValues::of(node, &behind(instances, parts), &loopback).render(template, Vec::new())
+    let ports = behind(instances, parts);
+    let loopback = led_from_loopback(instances, parts);
+    let sources = sources_of(instances, parts);
+    HostPortTableValues::of(node, &ports, &loopback, &sources).render(template, Vec::new())
+}
+
+/// Who may use which host port, of those that are not for all.
+fn sources_of(instances: &Instances, parts: &HostPortParts) -> PortSources {
+    let mut sources = PortSources::new();
+    for instance in instances.instances.values() {
+        let restricted = parts.sources.get(&instance.address).into_iter().flatten();
+        let own = restricted.filter(|one| {
+            let mut ports = instance.host_ports.iter();
+            ports.any(|port| (port.protocol, port.port) == (one.protocol, one.port))
+        });
+        for one in own {
+            let lists = sources.entry((one.protocol, one.port)).or_default();
+            lists.insert(ipv4_ranges(&one.allow_sources));
+        }
+    }
+    for one in of_ingress(instances, parts) {
+        if let Some(allowed) = &one.allow_sources {
+            let lists = sources.entry((one.protocol, one.port)).or_default();
+            lists.insert(ipv4_ranges(allowed));
+        }
+    }
+    sources
+}
+
+/// The ranges of IPv4, which do not overlap: nft refuses a set whose ranges do.
+fn ipv4_ranges(networks: &[IpNet]) -> Vec<Ipv4Net> {
+    let ranges = networks.iter().filter_map(|network| match network {
+        IpNet::V4(network) => Some(network.trunc()),
+        IpNet::V6(_) => None,
+    });
+    Ipv4Net::aggregate(&ranges.collect())
+}
+
+fn is_for_all(ranges: &[Ipv4Net]) -> bool {
+    ranges.iter().any(|range| range.prefix_len() == 0)
+}
+
+/// Whether an address may use a host port.
+fn admits(sources: &PortSources, port: &HostPortKey, address: Ipv4Addr) -> bool {
+    let mut lists = sources.get(port).into_iter().flatten();
+    lists.all(|list| list.iter().any(|range| range.contains(&address)))
 }
 
 /// Every host port, with the instances behind it.
@@ -351,18 +412,45 @@ fn behind(instances: &Instances, parts: &HostPortParts) -> BTreeMap<HostPortKey,
             behind.insert(instance.address, (port.container_port, part));
         }
     }
+    for one in of_ingress(instances, parts) {
+        let behind = ports.entry((one.protocol, one.port)).or_default();
+        for (address, backend) in &one.instances {
+            let backend = (backend.port, Some(backend.state));
+            behind.entry(*address).or_insert(backend);
+        }
+    }
     ports
 }
 
+/// The ports that this machine has because it serves routes, without those that an instance of another
+/// workload has on it: such an instance was here when the machine began to serve routes.
+fn of_ingress<'p>(
+    instances: &'p Instances,
+    parts: &'p HostPortParts,
+) -> impl Iterator<Item = &'p IngressHostPort> {
+    let is_free = move |one: &&IngressHostPort| {
+        let others = instances.instances.values().filter(|instance| {
+            (&instance.namespace, &instance.workload) != (&one.namespace, &one.workload)
+        });
+        let mut ports = others.flat_map(|instance| &instance.host_ports);
+        !ports.any(|port| (port.protocol, port.port) == (one.protocol, one.port))
+    };
+    parts.ingress.iter().filter(is_free)
+}
+
 /// Ports that are also forwarded for callers of 127.0.0.1: those that all their instances open to
-/// loopback.
-fn led_from_loopback(instances: &Instances) -> BTreeSet<HostPortKey> {
+/// loopback. The kernel sends nothing from 127.0.0.1 to another machine.
+fn led_from_loopback(instances: &Instances, parts: &HostPortParts) -> BTreeSet<HostPortKey> {
+    let of_ingress: BTreeSet<HostPortKey> = of_ingress(instances, parts)
+        .map(|one| (one.protocol, one.port))
+        .collect();
     let ports = instances.instances.values().flat_map(|one| &one.host_ports);
     let (led, not_led): (Vec<_>, Vec<_>) = ports.partition(|port| port.loopback);
     let of = |port: &HostPortNetwork| (port.protocol, port.port);
     let not_led: BTreeSet<HostPortKey> = not_led.into_iter().map(of).collect();
     let led = led.into_iter().map(of);
-    led.filter(|port| !not_led.contains(port)).collect()
+    led.filter(|port| !not_led.contains(port) && !of_ingress.contains(port))
+        .collect()
 }
 
 fn serving(behind: &PortBackends) -> impl Iterator<Item = PortTarget> {
@@ -382,13 +470,16 @@ struct HostPortTableValues {
     machine: Ipv4Addr,
     /// Ports with a serving instance.
     ports: Vec<HostPortValues>,
-    /// Ports without a serving instance.
+    /// Ports without a serving instance, and those that are not for all: what a machine forwards does not
+    /// come to the rules that refuse.
     refused: Vec<RefusedPort>,
     /// The ports of both lists that are also forwarded for callers of 127.0.0.1.
     loopback_ports: Vec<HostPortValues>,
     loopback_refused: Vec<RefusedPort>,
     /// Container ports behind host ports.
     passing: Vec<PassedPort>,
+    /// Those of TCP behind host ports that are not for all.
+    guarded: Vec<PassedPort>,
     /// Instances that may be forwarded to themselves.
     own: BTreeSet<Ipv4Addr>,
 }
@@ -399,6 +490,8 @@ struct HostPortValues {
     protocol: Transport,
     port: u16,
     targets: Vec<PortTarget>,
+    /// Lists of addresses that may use the port; a caller has to be in each.
+    sources: Vec<Vec<Ipv4Net>>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -413,7 +506,7 @@ struct RefusedPort {
     port: u16,
 }
 
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct PassedPort {
     protocol: Transport,
     address: Ipv4Addr,
@@ -425,22 +518,35 @@ impl HostPortTableValues {
         node: &NodeNetwork,
         all: &BTreeMap<HostPortKey, PortBackends>,
         loopback: &BTreeSet<HostPortKey>,
+        sources: &PortSources,
     ) -> Self {
         let (mut ports, mut refused) = (Vec::new(), Vec::new());
         let (mut passing, mut own) = (BTreeSet::new(), BTreeSet::new());
+        let mut guarded = BTreeSet::new();
         for ((protocol, port), behind) in all {
             let (protocol, port) = (*protocol, *port);
+            let restricted = sources.get(&(protocol, port));
             for (address, (container_port, _)) in behind {
-                passing.insert(PassedPort {
+                let passed = PassedPort {
                     protocol,
                     address: *address,
                     port: *container_port,
-                });
-                own.insert(*address);
+                };
+                if restricted.is_some() && protocol == Transport::Tcp {
+                    guarded.insert(passed);
+                }
+                passing.insert(passed);
+                if node.subnet.contains(address) {
+                    own.insert(*address);
+                }
             }
             let targets: Vec<PortTarget> = serving(behind).collect();
-            if targets.is_empty() {
+            let lists: Vec<Vec<Ipv4Net>> = restricted.into_iter().flatten().cloned().collect();
+            let is_for_nobody = lists.iter().any(Vec::is_empty);
+            if restricted.is_some() || targets.is_empty() {
                 refused.push(RefusedPort { protocol, port });
+            }
+            if targets.is_empty() || is_for_nobody {
                 continue;
             }
             ports.push(HostPortValues {
@@ -448,6 +554,7 @@ impl HostPortTableValues {
                 protocol,
                 port,
                 targets,
+                sources: lists.into_iter().filter(|list| !is_for_all(list)).collect(),
             });
         }
         let is_led = |protocol, port| loopback.contains(&(protocol, port));
@@ -466,6 +573,7 @@ impl HostPortTableValues {
             ports,
             refused,
             passing: passing.into_iter().collect(),
+            guarded: guarded.into_iter().collect(),
             own,
         }
     }

@@ -8,7 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{run_file, state_files::StateFilesSnapshot};
 use kat_types::{
-    machine::network::{DnsRecords, PeerMachines, Services, SilentPeers},
+    machine::network::{
+        DnsRecords, HostPortParts, IngressBackend, PeerMachines, Services, SilentPeers,
+    },
     services::BackendState,
 };
 
@@ -38,6 +40,26 @@ pub fn services_without(services: &Services, excluded: &Excluded) -> Services {
     services
 }
 
+/// The same for the host ports that this machine has because it serves routes.
+pub fn host_ports_without(parts: &HostPortParts, excluded: &Excluded) -> HostPortParts {
+    let mut parts = parts.clone();
+    for port in &mut parts.ingress {
+        let serves = |(_, backend): &(&Ipv4Addr, &mut IngressBackend)| {
+            backend.state == BackendState::Serving
+        };
+        let serving = port.instances.iter_mut().filter(serves);
+        let (silent, others): (Vec<_>, Vec<_>) =
+            serving.partition(|(address, _)| is_of_any(excluded, **address));
+        if others.is_empty() {
+            continue;
+        }
+        for (_, backend) in silent {
+            backend.state = BackendState::Held;
+        }
+    }
+    parts
+}
+
 /// Removes the addresses of excluded peers from each name that has others.
 pub fn records_without(records: &DnsRecords, excluded: &Excluded) -> DnsRecords {
     let mut records = records.clone();
@@ -50,8 +72,8 @@ pub fn records_without(records: &DnsRecords, excluded: &Excluded) -> DnsRecords 
     records
 }
 
-/// The peers with an instance that serves behind a service address or has a name. The name of a
-/// machine does not count.
+/// The peers with an instance that serves behind a service address or a host port of this machine, or has a
+/// name. The name of a machine does not count.
 pub(crate) fn in_use<'a>(
     snapshot: &'a StateFilesSnapshot,
     peers: &'a PeerMachines,
@@ -63,10 +85,15 @@ pub(crate) fn in_use<'a>(
     let ports = services.flat_map(|service| &service.ports);
     let serving = ports.flat_map(|port| &port.instances);
     let serving = serving.filter(|(_, state)| **state == BackendState::Serving);
+    let ports = snapshot.host_ports.iter().flat_map(|all| &all.ingress);
+    let behind_ports = ports.flat_map(|port| &port.instances);
+    let behind_ports = behind_ports.filter(|(_, backend)| backend.state == BackendState::Serving);
+    let behind_ports = behind_ports.map(|(address, _)| address);
     let named = snapshot.dns.iter().flat_map(|all| &all.records);
     let named = named.filter(|(name, _)| !name.ends_with(".node"));
     let named = named.flat_map(|(_, addresses)| addresses);
-    let addresses = serving.map(|(address, _)| address).chain(named);
+    let addresses = serving.map(|(address, _)| address);
+    let addresses = addresses.chain(behind_ports).chain(named);
     let addresses: std::collections::BTreeSet<u32> =
         addresses.map(|address| u32::from(*address)).collect();
     peers.peers.iter().filter_map(move |(name, peer)| {
@@ -81,6 +108,7 @@ pub(crate) fn in_use<'a>(
 #[derive(Debug, Default)]
 struct FilteredFiles {
     services: Option<(Arc<Services>, Excluded, Arc<Services>)>,
+    host_ports: Option<(Arc<HostPortParts>, Excluded, Arc<HostPortParts>)>,
     dns: Option<(Arc<DnsRecords>, Excluded, Arc<DnsRecords>)>,
 }
 
@@ -94,6 +122,10 @@ impl FilteredFiles {
             .services
             .as_ref()
             .map(|services| remembered(&mut self.services, services, excluded, services_without));
+        let known = &mut self.host_ports;
+        let ports = snapshot.host_ports.as_ref();
+        filtered.host_ports =
+            ports.map(|ports| remembered(known, ports, excluded, host_ports_without));
         filtered.dns = snapshot
             .dns
             .as_ref()

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::Snapshot;
 use kat_types::{
-    resource::{NAMESPACE_ACCESS_READER, NAMESPACE_QUOTA_READER},
+    resource::{NAMESPACE_ACCESS_READER, NAMESPACE_DEFAULTS_READER, NAMESPACE_QUOTA_READER},
     store::snapshot::NodeEntry,
 };
 
@@ -48,5 +48,9 @@ pub fn highest_needed_reader(snapshot: &Snapshot) -> u32 {
     let mut namespaces = snapshot.namespaces.values();
     let has_quotas = namespaces.any(|stored| stored.value.quota.needs_quota_reader());
     let quotas = has_quotas.then_some(NAMESPACE_QUOTA_READER);
-    files.chain(settings).chain(quotas).max().unwrap_or(1)
+    let mut namespaces = snapshot.namespaces.values();
+    let has_defaults = namespaces.any(|stored| !stored.value.defaults.is_empty());
+    let defaults = has_defaults.then_some(NAMESPACE_DEFAULTS_READER);
+    let namespaces = settings.into_iter().chain(quotas).chain(defaults);
+    files.chain(namespaces).max().unwrap_or(1)
 }

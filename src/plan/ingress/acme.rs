@@ -56,12 +56,14 @@ use kat_types::{
 };
 
 mod allowance;
+mod contact;
 mod dns;
 mod requests;
 mod waits;
 
 pub(crate) use allowance::counted_orders;
 use allowance::namespaces_of_hosts;
+use contact::FailedContact;
 pub use dns::{DnsAccess, DnsKey, RecordCheck, TsigHash};
 use requests::LONGEST_PAUSE;
 pub use requests::{
@@ -118,6 +120,8 @@ pub struct AcmeOrders {
     turn: String,
     /// No account is registered before this time, for whichever host: the last attempt failed.
     register: Option<Timestamp>,
+    /// The address of the settings that the server did not take.
+    contact: Option<FailedContact>,
 }
 
 /// Pause of an order whose server needs time.
@@ -257,6 +261,13 @@ impl AcmeOrders {
                 }
                 Need::Until(at) => wake = wake.min(at),
                 Need::Account => without_account.extend(host.cloned()),
+            }
+        }
+        if without_account.is_empty() {
+            match self.contact_need(&view)? {
+                Some(Need::Step(step)) => return Ok(*step),
+                Some(Need::Until(at)) => wake = wake.min(at),
+                Some(Need::Account) | None => {}
             }
         }
         match self.register {
@@ -470,11 +481,17 @@ impl AcmeOrders {
             return Ok(None);
         }
         let host = &question.host;
+        if let AcmeRequest::Contact { account, email } = &question.request {
+            return self.contact_answered(&view, account, email.as_deref(), &reply);
+        }
         if let AcmeReply::Failed(failure) = &reply {
             return self.refused(&view, question, failure);
         }
-        if let AcmeReply::Registered { url, key } = &reply {
-            return view.registered(url, key.as_deref()).map(Some);
+        if let (AcmeReply::Registered { url, key }, AcmeRequest::Register { email, .. }) =
+            (&reply, &question.request)
+        {
+            let registered = view.registered(url, key.as_deref(), email.as_deref());
+            return registered.map(Some);
         }
         if let AcmeReply::Renewal { at, ask_after } = reply {
             self.note_renewal(&view, host, at, ask_after);
@@ -792,7 +809,9 @@ impl<'a> OrderView<'a> {
             return Ok(ask(Some(self.key_of(&id, &stored.value)?), None));
         }
         let key = account_key()?;
-        self.account_step(&key, String::new()).map(AcmeStep::Write)
+        let email = self.settings.email.as_deref();
+        self.account_step(&key, String::new(), email)
+            .map(AcmeStep::Write)
     }
 
     /// The secret of `eab`.
@@ -816,7 +835,12 @@ impl<'a> OrderView<'a> {
             .ok_or_else(|| format!("{EAB_HMAC_KEY} of secret {place} is no base64url"))
     }
 
-    fn account_step(&self, key: &[u8], url: String) -> Result<CertificateStep, IssuingError> {
+    fn account_step(
+        &self,
+        key: &[u8],
+        url: String,
+        email: Option<&str>,
+    ) -> Result<CertificateStep, IssuingError> {
         let id = account_id(self.directory);
         let before = self.snapshot.acme_accounts.get(&id);
         let values = [(ACCOUNT_KEY, key)];
@@ -826,7 +850,7 @@ impl<'a> OrderView<'a> {
             directory: self.directory.to_owned(),
             created: before.map_or(self.now, |stored| stored.value.created),
             url,
-            email: self.settings.email.clone().unwrap_or_default(),
+            email: email.unwrap_or_default().to_owned(),
             key: sealed(
                 self.snapshot,
                 &account_place(&id),
@@ -846,16 +870,22 @@ impl<'a> OrderView<'a> {
         Ok(step)
     }
 
-    fn registered(&self, url: &str, key: Option<&[u8]>) -> Result<CertificateStep, IssuingError> {
+    fn registered(
+        &self,
+        url: &str,
+        key: Option<&[u8]>,
+        email: Option<&str>,
+    ) -> Result<CertificateStep, IssuingError> {
         if let Some(key) = key {
-            return self.account_step(key, url.to_owned());
+            return self.account_step(key, url.to_owned(), email);
         }
         let (id, stored) = self
             .stored_account()
             .ok_or_else(|| SealingError::Malformed("the account of ACME".to_owned()))?;
         let record = AcmeAccountRecord {
             url: url.to_owned(),
-            email: self.settings.email.clone().unwrap_or_default(),
+            // The settings may have another one by now.
+            email: email.unwrap_or_default().to_owned(),
             ..AcmeAccountRecord::clone(&stored.value)
         };
         let name = keys::acme_account(&id);

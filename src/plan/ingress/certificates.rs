@@ -8,22 +8,23 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
 };
 
 use jiff::Timestamp;
 
-use super::{acme::ordered_hosts, internal_domains, planned_routes, routes::hosts};
+use super::{
+    acme::ordered_hosts,
+    authority::{IngressIssuer, first_authority, issuers, replacement_end, replacement_step},
+    internal_domains, planned_routes,
+    routes::hosts,
+};
 use crate::{
     EventLog, ResealingError, Snapshot, SnapshotSealing, another_data_key, recovery_key_unchanged,
 };
 use kat_pki::{
     CertificateKeyPair, PkiError, Validity,
     delivery::SealingError,
-    ingress::{
-        certificate_hash, create_ingress_authority, create_sticky_key, issue_ingress_certificate,
-        stand_in_certificate,
-    },
+    ingress::{create_sticky_key, issue_ingress_certificate, stand_in_certificate},
     validity_of,
 };
 use kat_types::{
@@ -37,11 +38,10 @@ use kat_types::{
     secrets::{SecretKey, SecretRecord},
     store::{
         ingress::{
-            IngressAuthorityRecord, IngressCertificateRecord, IngressRenewalRecord,
-            IngressStickyRecord, STICKY_KEY, TLS_CERTIFICATE, TLS_KEY, is_within,
+            IngressCertificateRecord, IngressRenewalRecord, IngressStickyRecord, STICKY_KEY,
+            TLS_CERTIFICATE, TLS_KEY, is_within,
         },
         keys,
-        revisions::Stored,
         transaction::{Compare, WriteOperation},
     },
 };
@@ -187,66 +187,102 @@ pub fn next_certificate(
         return Ok(None);
     };
     let domains = internal_domains(&snapshot.wanted_cluster().spec);
+    let wanted = wanted_hosts(snapshot, &domains);
     let WantedHosts {
-        internal: wanted,
+        internal,
         ordered,
         kept,
-    } = wanted_hosts(snapshot, &domains);
+    } = &wanted;
     let wants_key = snapshot.ingress_sticky.is_none()
         && planned_routes(snapshot)
             .iter()
             .any(|planned| planned.route.sticky && planned.is_assigned());
-    if wanted.is_empty() && ordered.is_empty() && !wants_key {
-        return unwanted(snapshot, &kept, now);
+    let authority = snapshot.ingress_authority.as_ref();
+    let replaces = authority.is_some_and(|stored| stored.value.is_being_replaced());
+    if internal.is_empty() && ordered.is_empty() && !wants_key && !replaces {
+        return unwanted(snapshot, kept, now);
     }
     if snapshot.sealing_keys.is_empty() {
         return data_key_step(snapshot, now).map(Some);
     }
-    if let Some(step) = missing_stand_ins(snapshot, &ordered, now)? {
+    if let Some(step) = missing_stand_ins(snapshot, ordered, now)? {
         return Ok(Some(step));
     }
     if wants_key {
         return new_sticky_key(snapshot, now).map(Some);
     }
-    if wanted.is_empty() {
-        return unwanted(snapshot, &kept, now);
+    if internal.is_empty() && !replaces {
+        return unwanted(snapshot, kept, now);
     }
-    let authority = match &snapshot.ingress_authority {
-        Some(stored) if stored.value.domains == domains => stored,
-        _ => return new_authority(snapshot, domains, now).map(Some),
+    own_authority_step(snapshot, &domains, &wanted, now)
+}
+
+/// The next step of KAT's own authority: it is made or replaced, or issues certificates.
+fn own_authority_step(
+    snapshot: &Snapshot,
+    domains: &BTreeSet<String>,
+    wanted: &WantedHosts,
+    now: Timestamp,
+) -> Result<Option<CertificateStep>, IssuingError> {
+    let Some(stored) = &snapshot.ingress_authority else {
+        return first_authority(snapshot, domains, now).map(Some);
     };
-    let hash = certificate_hash(&authority.value.certificate)?;
+    let is_used = !wanted.internal.is_empty();
+    if let Some(step) = replacement_step(snapshot, stored, domains, is_used, now)? {
+        return Ok(Some(step));
+    }
+    for issuer in issuers(&stored.value, &wanted.internal)? {
+        if let Some(step) = issued_by(snapshot, &issuer, stored.revision, now)? {
+            return Ok(Some(step));
+        }
+    }
+    if let Some(step) = unwanted(snapshot, &wanted.kept, now)? {
+        return Ok(Some(step));
+    }
+    replacement_end(snapshot, stored, &wanted.ordered, now)
+}
+
+/// The certificates that the authority has to issue now; `None` if its hosts have theirs. `revision` is
+/// that of the authority's record.
+fn issued_by(
+    snapshot: &Snapshot,
+    issuer: &IngressIssuer<'_>,
+    revision: i64,
+    now: Timestamp,
+) -> Result<Option<CertificateStep>, IssuingError> {
     let wanted_round = round(snapshot);
-    let due: Vec<&String> = wanted
+    let due: Vec<&String> = issuer
+        .hosts
         .iter()
+        .copied()
         .filter(|host| {
             let stored = snapshot.ingress_certificates.get(*host);
             stored.is_none_or(|stored| {
                 let IngressCertificateRecord {
                     authority, round, ..
                 } = &*stored.value;
-                *authority != hash || *round < wanted_round || is_due(&stored.value, now)
+                *authority != issuer.hash || *round < wanted_round || is_due(&stored.value, now)
             })
         })
         .take(BATCH)
         .collect();
     if due.is_empty() {
-        return unwanted(snapshot, &kept, now);
+        return Ok(None);
     }
     let opened = snapshot
         .sealing
-        .open(snapshot, &authority_place(), &authority.value.key)?;
+        .open(snapshot, &authority_place(), issuer.key)?;
     let key = String::from_utf8(single_value(&opened, TLS_KEY)?)
         .map_err(|_| SealingError::Malformed("the authority's key".to_owned()))?;
     let pair = CertificateKeyPair {
-        certificate_pem: authority.value.certificate.clone(),
+        certificate_pem: issuer.certificate.to_owned(),
         key_pem: key,
     };
     let mut step = CertificateStep {
         what: String::new(),
         conditions: vec![Compare::ModRevision(
             keys::INGRESS_AUTHORITY.to_owned(),
-            authority.revision,
+            revision,
         )],
         operations: Vec::new(),
     };
@@ -256,7 +292,7 @@ pub fn next_certificate(
     let mut log = EventLog::new(&snapshot.events, now);
     for host in due {
         let leaf = issue_ingress_certificate(&pair, host, now)?;
-        let not_after = step.store(snapshot, host, &leaf, hash.clone(), now)?;
+        let not_after = step.store(snapshot, host, &leaf, issuer.hash.clone(), now)?;
         let is_another = snapshot.ingress_certificates.contains_key(host);
         let events = issued(snapshot, &mut log, host, is_another, not_after);
         step.operations.extend(events);
@@ -428,37 +464,6 @@ fn unwanted(
             .map(|(host, _)| WriteOperation::Delete(key(host)))
             .collect(),
     }))
-}
-
-fn new_authority(
-    snapshot: &Snapshot,
-    domains: BTreeSet<String>,
-    now: Timestamp,
-) -> Result<CertificateStep, IssuingError> {
-    let name = &snapshot.cluster.metadata.name;
-    let made = create_ingress_authority(name, &domains, now)?;
-    let stored = snapshot.ingress_authority.as_ref();
-    let before = stored.map(|stored| &stored.value.key);
-    let values = [(TLS_KEY, made.key_pem.as_bytes())];
-    let key = sealed(snapshot, &authority_place(), &values, before, now)?;
-    let record = IngressAuthorityRecord {
-        schema: 1,
-        certificate: made.certificate_pem,
-        domains,
-        since: now,
-        key,
-    };
-    let revision = stored.map_or(0, |stored: &Stored<Arc<_>>| stored.revision);
-    let mut step = CertificateStep {
-        what: "the authority for ingress".to_owned(),
-        conditions: vec![Compare::ModRevision(
-            keys::INGRESS_AUTHORITY.to_owned(),
-            revision,
-        )],
-        operations: vec![put(keys::INGRESS_AUTHORITY.to_owned(), &record)?],
-    };
-    conditions_of_data_key(snapshot, &mut step);
-    Ok(step)
 }
 
 fn new_sticky_key(snapshot: &Snapshot, now: Timestamp) -> Result<CertificateStep, IssuingError> {

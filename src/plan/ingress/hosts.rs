@@ -7,8 +7,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Snapshot, scheduling::host_ports};
+use super::machines_for_ingress;
+use crate::{
+    Snapshot,
+    scheduling::{
+        host_ports,
+        ingress_ports::{on_ingress, stored_numbers},
+    },
+};
 use kat_types::{
+    assignment::Assignment,
     resource::{Ingress, Protocol, VirtualLoadBalancerSpec},
     store::{
         ingress::INGRESS_PORTS,
@@ -25,6 +33,10 @@ pub struct WorkloadClaims {
     pub routes: BTreeSet<(String, String)>,
     /// Ports of machines among [`INGRESS_PORTS`].
     pub ports: BTreeSet<u16>,
+    /// Host ports of the machines that serve routes (`hostPortOn: ingress`).
+    pub on_ingress: BTreeSet<(u16, Protocol)>,
+    /// Ports of the machines that have instances.
+    pub on_instances: BTreeSet<(u16, Protocol)>,
 }
 
 impl WorkloadClaims {
@@ -32,15 +44,21 @@ impl WorkloadClaims {
     pub fn of(parsed: &ParsedWorkload) -> Self {
         let balancer = parsed.load_balancer.as_ref().map(|balancer| &balancer.spec);
         let container = &parsed.workload.spec.container;
-        let held = host_ports::held(host_ports::ports_of(parsed), container.host_network);
+        let declared = host_ports::ports_of(parsed);
+        let held = host_ports::held(declared, container.host_network);
         let ports = held
             .filter(|(number, protocol)| {
                 *protocol == Protocol::Tcp && INGRESS_PORTS.contains(number)
             })
             .map(|(number, _)| number);
+        let shared = on_ingress(declared).cloned().collect::<Vec<_>>();
+        let own = host_ports::of_instance(declared.to_vec());
         Self {
             routes: balancer.map(routes_of).unwrap_or_default(),
             ports: ports.collect(),
+            // Without an `auto`, whose number is free when it is chosen.
+            on_ingress: host_ports::numbers(&shared).collect(),
+            on_instances: host_ports::held(&own, container.host_network).collect(),
         }
     }
 
@@ -49,18 +67,24 @@ impl WorkloadClaims {
         let path = route.path.trim_end_matches('/').to_owned();
         Self {
             routes: [(route.host.clone(), path)].into(),
-            ports: BTreeSet::new(),
+            ..Self::default()
         }
     }
 
     /// Nothing is claimed.
     pub fn is_empty(&self) -> bool {
-        self.routes.is_empty() && self.ports.is_empty()
+        self.routes.is_empty()
+            && self.ports.is_empty()
+            && self.on_ingress.is_empty()
+            && self.on_instances.is_empty()
     }
 
     /// Nothing is claimed that `before` does not claim.
     pub fn is_part_of(&self, before: &Self) -> bool {
-        self.routes.is_subset(&before.routes) && self.ports.is_subset(&before.ports)
+        self.routes.is_subset(&before.routes)
+            && self.ports.is_subset(&before.ports)
+            && self.on_ingress.is_subset(&before.on_ingress)
+            && self.on_instances.is_subset(&before.on_instances)
     }
 }
 
@@ -103,6 +127,20 @@ pub enum ClaimConflict {
         host: String,
         owner: WorkloadKey,
     },
+    /// Another workload has the port on all machines that serve routes.
+    PortOnIngress {
+        port: u16,
+        protocol: Protocol,
+        owner: WorkloadKey,
+    },
+    /// An instance of another workload has the port on one of the machines that serve routes.
+    PortOnInstance {
+        port: u16,
+        protocol: Protocol,
+        /// The machine.
+        node: String,
+        owner: WorkloadKey,
+    },
 }
 
 impl ClaimConflict {
@@ -112,7 +150,9 @@ impl ClaimConflict {
             Self::Host { owner, .. }
             | Self::Route { owner, .. }
             | Self::PortHeld { owner, .. }
-            | Self::PortServesRoutes { owner, .. } => owner,
+            | Self::PortServesRoutes { owner, .. }
+            | Self::PortOnIngress { owner, .. }
+            | Self::PortOnInstance { owner, .. } => owner,
         }
     }
 
@@ -135,6 +175,19 @@ impl ClaimConflict {
             Self::PortServesRoutes { port, host, .. } => {
                 format!("port {port} of machines serves routes, such as {host} of {owner}")
             }
+            Self::PortOnIngress { port, protocol, .. } => format!(
+                "{owner} has port {port}/{} of the machines that serve routes as a host port",
+                protocol.word()
+            ),
+            Self::PortOnInstance {
+                port,
+                protocol,
+                node,
+                ..
+            } => format!(
+                "{node} serves routes, and an instance of {owner} has its port {port}/{}",
+                protocol.word()
+            ),
         }
     }
 }
@@ -156,9 +209,30 @@ pub fn claim_conflict(
         return None;
     }
     let serves = snapshot.wanted_cluster().spec.ingress.enabled;
+    let machines: BTreeSet<&str> = machines_for_ingress(snapshot).into_iter().collect();
+    let everywhere = machines.len() == snapshot.nodes.len();
     for (other, theirs) in stored_claims(snapshot).filter(|(other, _)| *other != key) {
-        if let Some(conflict) = conflict_of_two((key, claims), (other, &theirs), serves) {
-            return Some(conflict);
+        let conflict = conflict_of_two((key, claims), (other, &theirs), serves)
+            .or_else(|| port_conflict(claims, (other, &theirs), everywhere));
+        if conflict.is_some() {
+            return conflict;
+        }
+    }
+    let placed = snapshot.instances.values();
+    let placed = placed.filter(|entry| machines.contains(entry.node.as_str()));
+    for entry in placed.filter(|_| !claims.on_ingress.is_empty()) {
+        let assignment = &entry.assignment.value;
+        let owner = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+        let mut held = ports_of_instance(assignment);
+        let taken = held.find(|port| claims.on_ingress.contains(port));
+        if let Some((port, protocol)) = taken.filter(|_| owner != *key) {
+            let node = entry.node.clone();
+            return Some(ClaimConflict::PortOnInstance {
+                port,
+                protocol,
+                node,
+                owner,
+            });
         }
     }
     // What an instance has that is not replaced yet.
@@ -192,7 +266,13 @@ pub fn serving_conflict(snapshot: &Snapshot) -> Option<ClaimConflict> {
 /// The claims of all workloads, and of the routes to something outside KAT.
 fn stored_claims(snapshot: &Snapshot) -> impl Iterator<Item = (&WorkloadKey, WorkloadClaims)> {
     let workloads = snapshot.workloads.iter();
-    let workloads = workloads.map(|(key, entry)| (key, claims_of_stored(snapshot, key, entry)));
+    let workloads = workloads.map(|(key, entry)| {
+        let mut claims = claims_of_stored(snapshot, key, entry);
+        // With the numbers that `auto` has got.
+        let numbers = stored_numbers(snapshot, key, entry);
+        claims.on_ingress.extend(numbers);
+        (key, claims)
+    });
     let outside = snapshot.outside_routes.values();
     let outside = outside.map(|stored| {
         let claims = WorkloadClaims::of_outside(&stored.value.route);
@@ -208,13 +288,35 @@ fn ports_of_instances(snapshot: &Snapshot) -> impl Iterator<Item = (u16, Workloa
         .values()
         .map(|entry| &entry.assignment.value);
     instances.filter_map(|assignment| {
-        let on_host = assignment.container.host_network;
-        let mut held = host_ports::held(&assignment.ports, on_host);
+        let mut held = ports_of_instance(assignment);
         let (port, _) = held.find(|(number, protocol)| {
             *protocol == Protocol::Tcp && INGRESS_PORTS.contains(number)
         })?;
         let owner = WorkloadKey::new(&assignment.namespace, &assignment.workload);
         Some((port, owner))
+    })
+}
+
+fn ports_of_instance(assignment: &Assignment) -> impl Iterator<Item = (u16, Protocol)> {
+    host_ports::held(&assignment.ports, assignment.container.host_network)
+}
+
+/// Whether another workload has a port of all machines that serve routes, or needs one; `everywhere` if
+/// all machines serve routes.
+fn port_conflict(
+    claims: &WorkloadClaims,
+    (other, theirs): (&WorkloadKey, &WorkloadClaims),
+    everywhere: bool,
+) -> Option<ClaimConflict> {
+    let mut shared = claims.on_ingress.intersection(&theirs.on_ingress);
+    // Elsewhere an instance finds another machine.
+    let mut without_place = claims.on_instances.intersection(&theirs.on_ingress);
+    let without_place = without_place.next().filter(|_| everywhere);
+    let (port, protocol) = *shared.next().or(without_place)?;
+    Some(ClaimConflict::PortOnIngress {
+        port,
+        protocol,
+        owner: other.clone(),
     })
 }
 
@@ -290,7 +392,8 @@ pub fn claims_of_stored(
             });
             WorkloadClaims {
                 routes: routes.collect(),
-                ports: BTreeSet::new(),
+                on_ingress: stored_numbers(snapshot, key, entry).into_iter().collect(),
+                ..WorkloadClaims::default()
             }
         }
     }
@@ -394,6 +497,7 @@ mod tests {
                 .map(|(host, path)| ((*host).to_owned(), (*path).to_owned()))
                 .collect(),
             ports: ports.iter().copied().collect(),
+            ..WorkloadClaims::default()
         }
     }
 
@@ -447,6 +551,37 @@ mod tests {
         let (one, two) = (key("one/a"), key("two/b"));
         // Without an ingress the ports are like any others.
         assert_eq!(conflict_of_two((&one, &routes), (&two, &port), false), None);
+    }
+
+    #[test]
+    fn a_port_of_machines_that_serve_routes_has_one_owner() {
+        let on_ingress = |port: u16, protocol| WorkloadClaims {
+            on_ingress: [(port, protocol)].into(),
+            ..WorkloadClaims::default()
+        };
+        let (postgres, dns) = (
+            on_ingress(5432, Protocol::Tcp),
+            on_ingress(5432, Protocol::Udp),
+        );
+        let on_instances = WorkloadClaims {
+            on_instances: [(5432, Protocol::Tcp)].into(),
+            ..WorkloadClaims::default()
+        };
+        let owner = key("one/db");
+        let between = |claims: &WorkloadClaims, theirs: &WorkloadClaims, everywhere| {
+            let found = port_conflict(claims, (&owner, theirs), everywhere);
+            found.map(|conflict| conflict.in_words("one/db"))
+        };
+        let said = between(&postgres, &postgres, false).unwrap();
+        let expected = "one/db has port 5432/TCP of the machines that serve routes as a host port";
+        assert_eq!(said, expected);
+        assert_eq!(between(&dns, &postgres, true), None);
+        // An instance finds a machine that serves no routes, if there is one.
+        assert_eq!(between(&on_instances, &postgres, false), None);
+        let said = between(&on_instances, &postgres, true).unwrap();
+        assert_eq!(said, expected);
+        // The other way round the places of the instances decide.
+        assert_eq!(between(&postgres, &on_instances, true), None);
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use std::{borrow::Cow, net::Ipv4Addr};
 
 use crate::{
-    InstanceDemand, MachineCandidate, Unschedulable, VolumePlacement, choose, instance_id,
-    rollout::{blocked::NotPlaced, slot::LiveInstance},
+    InstanceDemand, MachineCandidate, Unschedulable, VolumePlacement, choose, default_requests,
+    instance_id,
+    rollout::{blocked::NotPlaced, slot::LiveInstance, slots::slot_of_machine},
     scheduling::{
-        host_ports,
+        gpus, host_ports,
         host_ports::ports_of,
         schedule::{NO_ADDRESS, seed_of},
     },
@@ -17,16 +18,18 @@ use crate::{
 use kat_types::{
     api::{InstancePhase, NodePhase},
     assignment::{
-        AssignedRun, Assignment, DesiredRun, PREPARED_SCHEMA, WorkloadUser, needed_schema,
-        needs_crun,
+        AssignedRun, Assignment, BOUND_SCHEMA, BoundSchedule, DesiredRun, PREPARED_SCHEMA,
+        WorkloadUser, needed_schema, needs_crun,
     },
     encoding::json,
     machine::network::node_address,
     reason::EventReason,
-    resource::{Container, EnvVar, HealthCheck, OtherKind, Port, Volume, WorkloadSpec},
+    resource::{
+        Container, EnvVar, HealthCheck, OtherKind, Port, ResourceList, Volume, WorkloadSpec,
+    },
     secrets::AssignedSecrets,
     store::{
-        jobs::JobRunRecord,
+        jobs::{JobRunRecord, RunMachine},
         records::ImageRecord,
         snapshot::{EarlierVersion, ParsedWorkload},
     },
@@ -38,7 +41,8 @@ type NextInstance = (String, Option<AssignedSecrets>, Option<AssignedSecrets>);
 /// The reason of a place that was refused because of the state of its volumes.
 const VOLUMES_ALLOW_NONE: &str = "volumes that allow no machine";
 
-/// Variable with the index of an instance among the completions of a Job's run.
+/// Variable with the index of an instance among the completions of a Job's run, or with the index of its
+/// machine among those of the run.
 const COMPLETION_INDEX: &str = "KAT_JOB_COMPLETION_INDEX";
 
 /// When a new instance starts.
@@ -67,6 +71,8 @@ struct WorkloadVersion<'v> {
     template_hash: &'v str,
     /// What the registry answered about its image.
     image: &'v ImageRecord,
+    /// Requests of its containers without their own.
+    default_requests: ResourceList,
 }
 
 impl<'v> WorkloadVersion<'v> {
@@ -80,6 +86,7 @@ impl<'v> WorkloadVersion<'v> {
         let schema = needed_schema(spec, health_check);
         InstanceDemand {
             ports,
+            default_requests: self.default_requests,
             needs_crun: needs_crun(spec, health_check),
             images: Some(self.image),
             schema: schema.max(host_ports::schema_of(ports)),
@@ -131,8 +138,11 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             here && (!held.shared || status.is_some_and(|status| status.volume_shared))
         });
         let outdated = secrets::outdated(self.draft.snapshot, assignment);
+        let has_gpu = assignment.gpu.as_ref().is_none_or(|name| {
+            status.is_some_and(|status| status.gpus.iter().any(|gpu| gpu.name == *name))
+        });
         let has_place = !live.away && !live.leaves && self.knows_prepared(live.node);
-        live.current && has_place && has_data && outdated.is_none()
+        live.current && has_place && has_data && has_gpu && outdated.is_none()
     }
 
     fn knows_prepared(&self, node: &str) -> bool {
@@ -176,6 +186,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             generation: earlier.generation,
             template_hash: &earlier.template_hash,
             image: &earlier.image,
+            default_requests: default_requests(self.draft.snapshot, &self.key.namespace),
         };
         self.create_version(version, slot)
     }
@@ -189,24 +200,23 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         run: &JobRunRecord,
     ) -> Result<String, NotPlaced> {
         let version = self.present(parsed);
-        let (node, assignment) = self.next_instance(version, index, StartTime::Now)?;
+        let slot = match &run.machines {
+            None => index,
+            Some(machines) => self.slot_of_run(machines, index)?,
+        };
+        let (node, assignment) = self.next_instance(version, slot, StartTime::Now)?;
         let spec = &parsed.workload.spec;
         let mut container = assignment.container.clone();
         if let Some(args) = &run.args {
             container.args.clone_from(args);
         }
-        container.env.retain(|one| one.name != COMPLETION_INDEX);
-        container.env.push(EnvVar {
-            name: COMPLETION_INDEX.to_owned(),
-            value: Some(index.to_string()),
-            value_from: None,
-        });
+        set_index(&mut container, index);
         let left = run.deadline().map(|deadline| {
             let left = deadline.duration_since(self.draft.now).as_secs();
             u32::try_from(left.max(1)).unwrap_or(u32::MAX)
         });
         let assignment = Assignment {
-            volumes: self.assigned_volumes(&spec.volumes, &spec.together(), index, node),
+            volumes: self.assigned_volumes(&spec.volumes, &spec.together(), slot, node),
             container,
             run: Some(AssignedRun {
                 key: key.to_owned(),
@@ -216,6 +226,40 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             ..assignment
         };
         Ok(self.place_instance(node, assignment))
+    }
+
+    /// Places the instance of a Job whose machine keeps its schedule.
+    pub(crate) fn create_bound(
+        &mut self,
+        parsed: &ParsedWorkload,
+        bound: BoundSchedule,
+    ) -> Result<String, NotPlaced> {
+        let slot = 0;
+        let version = self.present(parsed);
+        let (node, assignment) = self.next_instance(version, slot, StartTime::Now)?;
+        let spec = &parsed.workload.spec;
+        let mut container = assignment.container.clone();
+        set_index(&mut container, slot);
+        let assignment = Assignment {
+            schema: assignment.schema.max(BOUND_SCHEMA),
+            volumes: self.assigned_volumes(&spec.volumes, &spec.together(), slot, node),
+            container,
+            bound: Some(bound),
+            ..assignment
+        };
+        Ok(self.place_instance(node, assignment))
+    }
+
+    /// The slot of a machine of a run with one instance on each.
+    fn slot_of_run(&self, machines: &[RunMachine], index: u32) -> Result<u32, NotPlaced> {
+        let snapshot = self.draft.snapshot;
+        let machine = usize::try_from(index).map(|index| machines.get(index));
+        let node = machine.ok().flatten().map(|machine| machine.node.as_str());
+        let node = node.unwrap_or_default();
+        let entry = snapshot.nodes.get(node);
+        entry
+            .and_then(|entry| slot_of_machine(snapshot, entry))
+            .ok_or_else(|| NotPlaced::MachineNotReady(format!("{node} has no subnet yet")))
     }
 
     fn create_version(
@@ -247,7 +291,9 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         let user = WorkloadUser::from_index(meta.index, &self.key.namespace, &self.key.name);
         let user = user.ok_or(NotPlaced::NoUser(meta.index))?;
         let ports = self.numbered(parsed)?;
-        let with_images = |kind| with_images(spec, kind, version.image);
+        // The assignment keeps them: a later change of the namespace leaves the instance as it is.
+        let filled = spec.with_default_requests(version.default_requests);
+        let with_images = |kind| with_images(&filled, kind, version.image);
         let init_containers = with_images(OtherKind::Init);
         let sidecars = with_images(OtherKind::Sidecar);
         let others = init_containers.iter().chain(&sidecars);
@@ -261,6 +307,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         let volumes = (spec.volumes.as_slice(), &*together);
         let wanted = self.wanted_secrets(&spec.volumes, &together)?;
         let node = self.find_place(demand, volumes, slot, start)?;
+        let gpu = self.gpu_on(node, spec, slot, start);
         let address = self.address_on(node, &spec.container)?;
         let (instance, secrets, logins) = self.next_with(&wanted, &images, node)?;
         let volumes = self.volumes_of(&spec.volumes, &together, slot);
@@ -279,7 +326,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             user,
             address,
             image,
-            container: spec.container.clone(),
+            container: filled.container.clone(),
             init_containers,
             sidecars,
             ports,
@@ -293,6 +340,8 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             secrets,
             logins,
             run: None,
+            gpu,
+            bound: None,
             wanted: DesiredRun::Running,
             not_understood: None,
         };
@@ -329,6 +378,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         let together = like.together();
         let wanted = self.wanted_secrets(&volumes, &together)?;
         let node = self.find_place(demand, (&volumes, &together), slot, StartTime::Now)?;
+        let gpu = self.gpu_on(node, &spec, slot, StartTime::Now);
         let address = self.address_on(node, &like.container)?;
         // The instance gets the present values of its secrets: earlier ones are not kept.
         let images: Vec<&str> = like.images().collect();
@@ -342,12 +392,27 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             volumes,
             secrets,
             logins,
+            gpu,
             created: Some(self.draft.now),
             wanted: DesiredRun::Running,
             not_understood: None,
             ..like.clone()
         };
         Ok(self.place_instance(node, assignment))
+    }
+
+    /// The GPU of a new instance on a machine that was chosen because it has one free.
+    fn gpu_on(
+        &mut self,
+        node: &str,
+        spec: &WorkloadSpec,
+        slot: u32,
+        start: StartTime,
+    ) -> Option<String> {
+        let request = spec.gpu()?;
+        let candidates = self.candidates(slot, start, Some(node));
+        let candidate = candidates.iter().find(|one| one.name == node)?;
+        gpus::free(&request, candidate).map(|gpu| gpu.name.clone())
     }
 
     /// The address of a new instance; on the machine's network it is the machine's own overlay
@@ -425,7 +490,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         demand
     }
 
-    /// A demand with what follows from its slot.
+    /// A demand with what follows from its slot and from the present files.
     fn in_slot<'p>(
         &self,
         demand: InstanceDemand<'p>,
@@ -437,7 +502,10 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         'a: 'p,
         'b: 'p,
     {
+        let present = self.entry.parsed.as_ref();
         InstanceDemand {
+            restricted: present
+                .is_ok_and(|parsed| host_ports::has_allowed_sources(ports_of(parsed))),
             workload: Some(self.key),
             index: Some(self.entry.meta.value.index),
             replaces,
@@ -471,10 +539,12 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         Ok(())
     }
 
-    /// The ports of a version, each with its host port number.
+    /// The ports of an instance of a version, each with its host port number.
     fn numbered(&self, parsed: &ParsedWorkload) -> Result<Vec<Port>, NotPlaced> {
         let ports = self.around.host_ports.numbered(self.key, ports_of(parsed));
-        ports.ok_or(NotPlaced::NoHostPort)
+        ports
+            .map(host_ports::of_instance)
+            .ok_or(NotPlaced::NoHostPort)
     }
 
     fn present<'v>(&self, parsed: &'v ParsedWorkload) -> WorkloadVersion<'v>
@@ -487,6 +557,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             generation: meta.generation,
             template_hash: &meta.template_hash,
             image: &meta.image,
+            default_requests: default_requests(self.draft.snapshot, &self.key.namespace),
         }
     }
 
@@ -543,12 +614,16 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         self.machines
             .placed(self.key, self.draft, node, &assignment, bytes);
         let Assignment {
-            instance, address, ..
+            instance,
+            address,
+            gpu,
+            ..
         } = assignment;
+        let gpu = gpu.map_or_else(String::new, |gpu| format!(" and GPU {gpu}"));
         self.instance_event(
             EventReason::Scheduled,
             &instance,
-            format!("placed on {node} with address {address}"),
+            format!("placed on {node} with address {address}{gpu}"),
         );
         self.flush_if_full();
         instance
@@ -557,20 +632,20 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
     /// Machines of the live instances of a slot, which a new instance replaces, and of instances in
     /// other slots that this plan stops.
     fn replaced(&self, slot: u32) -> Vec<&'a str> {
-        let own = self.draft.instances_of(self.key).iter();
-        own.filter(|(id, entry)| {
-            let assignment = &entry.assignment.value;
-            let goes = assignment.slot == slot || self.draft.stops(id);
-            goes && self.draft.stays(assignment)
-        })
-        .map(|(_, entry)| entry.node.as_str())
-        .collect()
+        let in_slot = self.draft.instances_in_slot(self.key, slot).iter().copied();
+        let stopped = self.draft.stopped_of(self.key);
+        let elsewhere = stopped.filter(|(_, entry)| entry.assignment.value.slot != slot);
+        in_slot
+            .chain(elsewhere)
+            .filter(|(_, entry)| self.draft.stays(&entry.assignment.value))
+            .map(|(_, entry)| entry.node.as_str())
+            .collect()
     }
 
     /// The instance that a new one of the slot replaces failed or lost its machine.
     fn was_lost(&self, slot: u32) -> bool {
         let around = &self.around;
-        let mut own = self.draft.instances_of(self.key).iter();
+        let mut own = self.draft.instances_in_slot(self.key, slot).iter();
         own.any(|(id, entry)| {
             let status = around.statuses.get(&entry.node);
             let record = status.and_then(|status| status.instances.get(*id));
@@ -580,7 +655,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
                     InstancePhase::Failed | InstancePhase::Succeeded
                 )
             });
-            entry.assignment.value.slot == slot && (over || around.losses.is_replaced(&entry.node))
+            over || around.losses.is_replaced(&entry.node)
         })
     }
 
@@ -619,6 +694,16 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
             }
         }
     }
+}
+
+/// Tells the program its index among the completions.
+fn set_index(container: &mut Container, index: u32) {
+    container.env.retain(|one| one.name != COMPLETION_INDEX);
+    container.env.push(EnvVar {
+        name: COMPLETION_INDEX.to_owned(),
+        value: Some(index.to_string()),
+        value_from: None,
+    });
 }
 
 /// The containers of a kind, each with the image that the instance runs.

@@ -10,7 +10,8 @@ use kat_types::{
         AssignedVolume, Assignment, DesiredRun, INDEX_LIMIT, WorkloadUser, needed_schema,
     },
     encoding::json::{self, NotEncoded},
-    resource::OtherKind,
+    machine::gpu::LONGEST_GPU_NAME,
+    resource::{Bytes, MilliCpu, OtherKind, ResourceList},
     secrets::secret_uses,
     store::snapshot::ParsedWorkload,
 };
@@ -59,9 +60,17 @@ fn encoded_bytes(assignment: &Assignment) -> Result<usize, NotEncoded> {
     Ok(json::bytes("the assignment of an instance", assignment)?.len())
 }
 
+/// The longest requests that a namespace can give to containers without their own.
+const LONGEST_REQUESTS: ResourceList = ResourceList {
+    cpu: Some(MilliCpu(u64::MAX)),
+    memory: Some(Bytes(u64::MAX)),
+    storage: None,
+};
+
 /// An assignment of these files, with the longest numbers and names that KAT assigns.
 fn sample_assignment(parsed: &ParsedWorkload) -> Assignment {
-    let spec = &parsed.workload.spec;
+    let filled = parsed.workload.spec.with_default_requests(LONGEST_REQUESTS);
+    let spec = &*filled;
     let metadata = &parsed.workload.metadata;
     let balancer = parsed.load_balancer.as_ref().map(|balancer| &balancer.spec);
     let health_check = balancer.and_then(|spec| spec.health_check.clone());
@@ -115,6 +124,8 @@ fn sample_assignment(parsed: &ParsedWorkload) -> Assignment {
         logins: None,
         wanted: DesiredRun::Running,
         run: None,
+        gpu: spec.gpu().map(|_| "g".repeat(LONGEST_GPU_NAME)),
+        bound: None,
         not_understood: None,
     }
 }

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 
+use super::per_node::{self, MachineState};
 use kat_types::{
     backoff::Backoff,
     reason::Reason,
@@ -19,6 +20,7 @@ const PAUSES: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_sec
 pub(super) struct LiveAttempt {
     pub(super) instance: String,
     pub(super) node: String,
+    /// Its index among the completions, or that of its machine in the run's record.
     pub(super) index: u32,
     pub(super) state: AttemptState,
 }
@@ -36,7 +38,7 @@ pub(super) enum AttemptState {
 
 /// What surrounds a run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RunSurroundings {
+pub(super) struct RunSurroundings<'m> {
     pub(super) now: Timestamp,
     /// Instances of the run may be made: no other run is in its way.
     pub(super) may_begin: bool,
@@ -44,6 +46,8 @@ pub(super) struct RunSurroundings {
     pub(super) alone: bool,
     /// An instance of the workload exists, of any run.
     pub(super) any_instance: bool,
+    /// The machines of a run with one instance on each, by index; empty for any other run.
+    pub(super) machines: &'m [MachineState],
 }
 
 /// The next step of a run.
@@ -52,8 +56,10 @@ pub(super) struct RunStep {
     pub(super) record: JobRunRecord,
     /// Instances to stop, each with the reason in words.
     pub(super) stop: Vec<(String, String)>,
-    /// Indexes that get an instance.
+    /// Indexes that may get an instance.
     pub(super) create: Vec<u32>,
+    /// How many of them get one at most: an instance may find no place on its machine.
+    pub(super) places: usize,
     /// Look again after this time.
     pub(super) wake: Option<Duration>,
 }
@@ -62,13 +68,14 @@ pub(super) struct RunStep {
 pub(super) fn step(
     before: &JobRunRecord,
     live: &[LiveAttempt],
-    surroundings: RunSurroundings,
+    surroundings: RunSurroundings<'_>,
 ) -> RunStep {
     let now = surroundings.now;
     let mut step = RunStep {
         record: before.clone(),
         stop: Vec::new(),
         create: Vec::new(),
+        places: 0,
         wake: None,
     };
     if !before.is_active() {
@@ -77,32 +84,22 @@ pub(super) fn step(
         return step;
     }
     step.take_ends(live, now);
+    per_node::note_removed(&mut step.record, surroundings.machines);
     if let Some(asked) = &before.cancelled {
         let message = format!("{} cancelled it", asked.by);
         step.finish(RunPhase::Cancelled, Reason::RunCancelled, message, now);
-    } else if u32::try_from(step.record.succeeded.len()).unwrap_or(u32::MAX) >= before.completions {
-        let message = match before.completions {
-            1 => "its instance succeeded".to_owned(),
-            count => format!("{count} instances succeeded"),
+    } else if step.has_succeeded() {
+        let message = match (&before.machines, before.completions) {
+            (Some(_), _) => per_node::success_in_words(&step.record),
+            (None, 1) => "its instance succeeded".to_owned(),
+            (None, count) => format!("{count} instances succeeded"),
         };
         step.finish(RunPhase::Succeeded, Reason::RunSucceeded, message, now);
     } else if let Some(deadline) = before.deadline().filter(|deadline| *deadline <= now) {
         let message = format!("it was not done at its deadline, {deadline}");
         step.finish(RunPhase::Failed, Reason::DeadlineExceeded, message, now);
-    } else if step.record.failures > before.backoff_limit {
-        let last = step.record.attempts.iter().rev();
-        let mut ends = last.filter_map(|attempt| attempt.end.as_ref());
-        let last = ends.find(|end| !end.succeeded && !end.message.is_empty());
-        let last = last.map_or_else(String::new, |end| format!("; the last: {}", end.message));
-        let failures = match step.record.failures {
-            1 => "one instance failed".to_owned(),
-            count => format!("{count} instances failed"),
-        };
-        let message = format!(
-            "{failures}, and backoffLimit is {}{last}",
-            before.backoff_limit
-        );
-        step.finish(RunPhase::Failed, Reason::BackoffLimitExceeded, message, now);
+    } else if let Some((reason, message)) = step.failure() {
+        step.finish(RunPhase::Failed, reason, message, now);
     }
     if !step.record.is_active() {
         let why = step.record.message.clone();
@@ -121,6 +118,33 @@ pub(super) fn step(
 }
 
 impl RunStep {
+    /// As many instances succeeded as the run needs.
+    fn has_succeeded(&self) -> bool {
+        let succeeded = u32::try_from(self.record.succeeded.len()).unwrap_or(u32::MAX);
+        !self.record.lacks_machines() && succeeded >= self.record.completions
+    }
+
+    /// Why the run has failed, if too many of its instances have.
+    fn failure(&self) -> Option<(Reason, String)> {
+        let record = &self.record;
+        if record.machines.is_some() {
+            return per_node::failure(record);
+        }
+        if record.failures <= record.backoff_limit {
+            return None;
+        }
+        let failures = match record.failures {
+            1 => "one instance failed".to_owned(),
+            count => format!("{count} instances failed"),
+        };
+        let message = format!(
+            "{failures}, and backoffLimit is {}{}",
+            record.backoff_limit,
+            last_failure_in_words(record)
+        );
+        Some((Reason::BackoffLimitExceeded, message))
+    }
+
     /// Notes the instances that are new, that ended, and that are gone.
     fn take_ends(&mut self, live: &[LiveAttempt], now: Timestamp) {
         for one in live {
@@ -186,6 +210,7 @@ impl RunStep {
         } else {
             self.record.failures = self.record.failures.saturating_add(1);
             self.record.last_failure = Some(at);
+            per_node::note_failure(&mut self.record, index, at);
         }
     }
 
@@ -224,35 +249,63 @@ impl RunStep {
     }
 
     /// Chooses the indexes that get an instance now.
-    fn begin(&mut self, live: &[LiveAttempt], surroundings: RunSurroundings) {
+    fn begin(&mut self, live: &[LiveAttempt], surroundings: RunSurroundings<'_>) {
         let RunSurroundings { now, .. } = surroundings;
-        if let Some(last) = self.record.last_failure {
-            let pause = PAUSES.after(self.record.failures.saturating_sub(1));
-            let until = last.checked_add(pause).unwrap_or(last);
-            // The clock of the leader that noted the failure may have been ahead.
-            let waits = until.duration_since(now).unsigned_abs() <= pause && until > now;
-            if waits {
-                return self.wake_at(until, now);
+        // One that is being stopped may still do its part.
+        let busy: BTreeSet<u32> = live.iter().map(|one| one.index).collect();
+        let parallelism = usize::try_from(self.record.parallelism).unwrap_or(usize::MAX);
+        if self.record.machines.is_some() {
+            let next = per_node::next(&self.record, &busy, surroundings.machines, now);
+            self.create = next.indexes;
+            self.places = parallelism.saturating_sub(next.held);
+            if let Some(until) = next.pause {
+                self.wake_at(until, now);
             }
+            return;
+        }
+        let record = &self.record;
+        if let Some(until) = pause_until(record.failures, record.last_failure, now) {
+            return self.wake_at(until, now);
         }
         if surroundings.alone && surroundings.any_instance {
             return;
         }
-        // One that is being stopped may still do its part.
-        let busy: BTreeSet<u32> = live.iter().map(|one| one.index).collect();
         let most = match surroundings.alone {
             true => 1,
-            false => usize::try_from(self.record.parallelism).unwrap_or(usize::MAX),
+            false => parallelism,
         };
         let free = (0..self.record.completions)
             .filter(|index| !self.record.succeeded.contains(index) && !busy.contains(index));
         self.create = free.take(most.saturating_sub(busy.len())).collect();
+        self.places = self.create.len();
     }
 
     fn wake_at(&mut self, at: Timestamp, now: Timestamp) {
         let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
         self.wake = Some(self.wake.map_or(left, |present| present.min(left)));
     }
+}
+
+/// Until when no instance is made after the last of so many failures; `None` if none is waited for.
+pub(super) fn pause_until(
+    failures: u32,
+    last: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let last = last?;
+    let pause = PAUSES.after(failures.saturating_sub(1));
+    let until = last.checked_add(pause).unwrap_or(last);
+    // The clock of the leader that noted the failure may have been ahead.
+    let waits = until.duration_since(now).unsigned_abs() <= pause && until > now;
+    waits.then_some(until)
+}
+
+/// Such as `; the last: the program ended with exit code 3`; empty if nothing is known.
+pub(super) fn last_failure_in_words(record: &JobRunRecord) -> String {
+    let ends = record.attempts.iter().rev();
+    let mut ends = ends.filter_map(|attempt| attempt.end.as_ref());
+    let last = ends.find(|end| !end.succeeded && !end.message.is_empty());
+    last.map_or_else(String::new, |end| format!("; the last: {}", end.message))
 }
 
 fn gone(now: Timestamp, why: &str) -> AttemptEnd {
@@ -287,12 +340,13 @@ mod tests {
         }
     }
 
-    fn surroundings(now: Timestamp) -> RunSurroundings {
+    fn surroundings(now: Timestamp) -> RunSurroundings<'static> {
         RunSurroundings {
             now,
             may_begin: true,
             alone: false,
             any_instance: false,
+            machines: &[],
         }
     }
 

@@ -8,7 +8,7 @@ use super::schedule::Schedule;
 use kat_types::{encoding::digest::sha256_hex, resource::CatchUp};
 
 /// A run that is made later than this after its time was missed: a change of the leader takes less.
-const ON_TIME: SignedDuration = SignedDuration::from_secs(120);
+pub const ON_TIME: SignedDuration = SignedDuration::from_secs(120);
 /// Most missed times that are made up for.
 const MOST: usize = 100;
 /// The clock was set back by mistake if the last handled time is further ahead than this.
@@ -103,15 +103,21 @@ impl DueRules<'_> {
 
     /// When the run of a time starts: up to `jitterSeconds` later, the same for each leader.
     pub(super) fn start_of(&self, time: Timestamp) -> Timestamp {
-        let most = u64::from(self.jitter_seconds);
-        if most == 0 {
-            return time;
-        }
-        let digest = sha256_hex(format!("{} {time}", self.uid).as_bytes());
-        let number = u64::from_str_radix(digest.get(..15).unwrap_or_default(), 16);
-        let delay = number.map_or(0, |number| number % (most + 1));
-        time.checked_add(Duration::from_secs(delay)).unwrap_or(time)
+        start_of_run(time, self.uid, self.jitter_seconds)
     }
+}
+
+/// When the run of a scheduled time of the workload with this uid starts, with the delay of
+/// `jitterSeconds`: the same on each machine.
+pub fn start_of_run(time: Timestamp, uid: &str, jitter_seconds: u32) -> Timestamp {
+    let most = u64::from(jitter_seconds);
+    if most == 0 {
+        return time;
+    }
+    let digest = sha256_hex(format!("{uid} {time}").as_bytes());
+    let number = u64::from_str_radix(digest.get(..15).unwrap_or_default(), 16);
+    let delay = number.map_or(0, |number| number % (most + 1));
+    time.checked_add(Duration::from_secs(delay)).unwrap_or(time)
 }
 
 impl DueTimes {

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::{bound::ScheduleKeeper, per_node};
 use kat_types::{
     api::{JobStatus, WorkloadPhase},
     reason::Reason,
@@ -23,7 +24,7 @@ pub(super) fn summary(
     spec: &JobSpec,
     state: &JobStateRecord,
     runs: &[&JobRunRecord],
-    next: Option<Timestamp>,
+    (next, keeper): (Option<Timestamp>, Option<&ScheduleKeeper>),
     trouble: Option<(Reason, String)>,
 ) -> JobSummary {
     let active: Vec<_> = runs.iter().filter(|run| run.is_active()).collect();
@@ -37,6 +38,7 @@ pub(super) fn summary(
         last_phase: last.map(|run| run.phase),
         last_finished: last.and_then(|run| run.finished).into(),
         skipped: state.skipped.clone(),
+        machine: keeper.map(|keeper| keeper.node.clone()),
     };
     let (phase, reason, message) = match (trouble, active.last(), last) {
         (Some((reason @ Reason::WaitsForDependency, why)), ..) => {
@@ -48,7 +50,13 @@ pub(super) fn summary(
                 Some(_) => (WorkloadPhase::Active, Reason::RunActive),
                 None => (WorkloadPhase::Active, Reason::RunWaits),
             };
-            (phase, reason, active_in_words(run))
+            let message = active_in_words(run);
+            let message = match active.len().saturating_sub(1) {
+                0 => message,
+                1 => format!("{message}; one other run is active"),
+                others => format!("{message}; {others} other runs are active"),
+            };
+            (phase, reason, message)
         }
         (None, None, _) if suspended => {
             let by = state.suspended.as_ref().map(|one| one.by.as_str());
@@ -65,6 +73,10 @@ pub(super) fn summary(
         }
         (None, None, last) if spec.schedule.is_some() => {
             let next = next.map_or_else(String::new, |next| format!("the next run is at {next}"));
+            let next = match keeper {
+                Some(keeper) => format!("{next}, {}", keeper.in_words()),
+                None => next,
+            };
             let last = last.map_or_else(String::new, |run| {
                 format!("; run {}: {}", run.number, run.phase.word())
             });
@@ -103,6 +115,9 @@ pub(super) fn summary(
 
 /// Such as `run 3: 2 of 5 instances succeeded, one failed`.
 fn active_in_words(run: &JobRunRecord) -> String {
+    if run.machines.is_some() {
+        return per_node::active_in_words(run);
+    }
     let failed = match run.failures {
         0 => String::new(),
         1 => ", one failed".to_owned(),

@@ -9,7 +9,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::Snapshot;
 use kat_types::{
@@ -89,11 +89,21 @@ pub(crate) fn last_reports<'a>(
     machines.collect()
 }
 
+/// The last contact with a machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LastContact {
+    /// When it last reported to this leader; if it has not, when this leadership began.
+    pub(crate) at: Timestamp,
+    /// After this time of silence it is lost.
+    pub(crate) loss_timeout: Duration,
+}
+
 /// The lost machines.
 #[derive(Debug, Default)]
 pub(crate) struct LostMachines {
     /// By name; with the reason if its instances are not replaced.
     lost: BTreeMap<String, Option<String>>,
+    contacts: BTreeMap<String, LastContact>,
     /// After this time one machine less counts as just returned; `None` where nothing is lost.
     pub(crate) settles_in: Option<Duration>,
 }
@@ -149,10 +159,24 @@ impl LostMachines {
         let settles = back
             .iter()
             .map(|at| timeout.saturating_sub(time_between(now, *at)));
+        let contacts = heard.iter().filter_map(|(name, heard)| {
+            let silent = SignedDuration::try_from(heard.silent).ok()?;
+            let contact = LastContact {
+                at: now.checked_sub(silent).ok()?,
+                loss_timeout: heard.timeout(snapshot),
+            };
+            Some(((*name).to_owned(), contact))
+        });
         Self {
             settles_in: settles.min().filter(|_| !lost.is_empty()),
             lost,
+            contacts: contacts.collect(),
         }
+    }
+
+    /// The last contact with a machine.
+    pub(crate) fn last_contact(&self, node: &str) -> Option<LastContact> {
+        self.contacts.get(node).copied()
     }
 
     /// The instances of this machine are replaced elsewhere.

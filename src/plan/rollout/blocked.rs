@@ -47,6 +47,8 @@ pub(crate) enum NotPlaced {
         /// What its addresses wait for.
         waiting: Option<String>,
     },
+    /// A machine that the instance is for takes no work now; the text says so.
+    MachineNotReady(String),
     NoImage,
     /// The workload's index has no user.
     NoUser(u32),
@@ -169,7 +171,7 @@ impl fmt::Display for NotPlaced {
                     None => Ok(()),
                 }
             }
-            Self::Volumes(why) => formatter.write_str(why),
+            Self::Volumes(why) | Self::MachineNotReady(why) => formatter.write_str(why),
             Self::Secrets(trouble) => formatter.write_str(&trouble.message),
             Self::NoHostPort => formatter.write_str(&none_free()),
             Self::NoAddress { node, waiting } => {

@@ -130,9 +130,9 @@ impl WorkloadPlanner<'_, '_, '_> {
         };
         let is_known = |live: &&LiveInstance<'_>| live.current || live.away || may_be_ending(live);
         let known = all.iter().chain(prepared).filter(is_known);
-        let known: BTreeSet<u32> = known.map(|live| self.slots.slot_of(live)).collect();
+        let known = self.slots.slots_of(known);
         let served = all.iter().filter(|live| live.is_wanted());
-        let served: BTreeSet<u32> = served.map(|live| self.slots.slot_of(live)).collect();
+        let served = self.slots.slots_of(served);
         let machines = machines.iter().map(|(slot, node)| (*slot, *node));
         let open: Vec<(u32, &str)> = machines
             .filter(|(slot, _)| !strategy.simultaneous && !known.contains(slot))

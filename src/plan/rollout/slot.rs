@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::services::serving;
+use crate::{nodes::node_loss::LastContact, services::serving};
 use kat_types::{
     api::InstancePhase,
     assignment::{Assignment, DesiredRun},
@@ -23,6 +23,8 @@ pub(crate) struct LiveInstance<'a> {
     pub(crate) current: bool,
     /// Its machine does not answer, so its state is unknown.
     pub(crate) away: bool,
+    /// The last contact with its machine.
+    pub(crate) heard: Option<LastContact>,
     /// It is to be replaced on another machine: its own is lost or drained.
     pub(crate) leaves: bool,
     /// It leaves, its machine answers, and its drain is forced: the machine is emptied whatever is

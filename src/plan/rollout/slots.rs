@@ -6,7 +6,7 @@
 //! stored. It is above the slots of Services and Jobs: after a change of the workload's type no slot
 //! finds the data of another one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::Ipv4Net;
 
@@ -84,6 +84,27 @@ impl<'a> SlotSet<'a> {
         self.contains(slot) && machine.is_none_or(|node| node == live.node)
     }
 
+    /// [`Self::slot_of`] of several instances.
+    pub(crate) fn slots_of<'l, 'm: 'l>(
+        &self,
+        all: impl Iterator<Item = &'l LiveInstance<'m>>,
+    ) -> BTreeSet<u32> {
+        let by_machine: BTreeMap<&str, u32> = match self {
+            Self::Replicas(_) => BTreeMap::new(),
+            Self::Machines(machines) => {
+                machines.iter().map(|(slot, node)| (*node, *slot)).collect()
+            }
+        };
+        let slot_of = |live: &LiveInstance<'_>| {
+            let own = live.assignment.slot;
+            match self.holds(live) {
+                true => own,
+                false => by_machine.get(live.node).copied().unwrap_or(own),
+            }
+        };
+        all.map(slot_of).collect()
+    }
+
     /// The slot that waits for the end of an instance: its own, or that of its machine.
     pub(crate) fn slot_of(&self, live: &LiveInstance<'_>) -> u32 {
         let own = live.assignment.slot;
@@ -125,8 +146,21 @@ pub(crate) struct DaemonView<'v, 'a> {
     pub(crate) statuses: &'v BTreeMap<String, NodeStatusRecord>,
     pub(crate) losses: &'v LostMachines,
     pub(crate) spec: &'v WorkloadSpec,
-    /// Instances of the workload, also prepared ones and those of another type of it.
-    pub(crate) all: &'v [LiveInstance<'v>],
+    /// The machines with an instance of the DaemonService, also a prepared one; true for those with one
+    /// that is wanted.
+    pub(crate) own: &'v BTreeMap<&'v str, bool>,
+}
+
+/// [`DaemonView::own`] by the instances of the workload, among which may be those of another type of it.
+pub(crate) fn machines_with_daemon<'l>(all: &[LiveInstance<'l>]) -> BTreeMap<&'l str, bool> {
+    let mut own = BTreeMap::new();
+    let daemons = all
+        .iter()
+        .filter(|live| live.assignment.workload_type == WorkloadType::DaemonService);
+    for live in daemons {
+        *own.entry(live.node).or_default() |= live.is_wanted();
+    }
+    own
 }
 
 impl<'a> DaemonView<'_, 'a> {
@@ -155,11 +189,8 @@ impl<'a> DaemonView<'_, 'a> {
         if !has_labels(self.spec, &registration.labels) {
             return MachineClaim::Nothing;
         }
-        let of_daemon = |live: &&LiveInstance<'_>| {
-            live.node == name && live.assignment.workload_type == WorkloadType::DaemonService
-        };
-        let own = || self.all.iter().filter(of_daemon);
-        let runs = own().any(LiveInstance::is_wanted);
+        let own = self.own.get(name).copied();
+        let runs = own == Some(true);
         let phase = self.statuses.get(name).map(|status| status.phase);
         let away = phase.is_none_or(|phase| phase == NodePhase::NotReady);
         if runs && away {
@@ -175,8 +206,7 @@ impl<'a> DaemonView<'_, 'a> {
             };
         }
         // A later taint keeps new instances away, and those that run stay, as for a Service.
-        let stays = own().next().is_some();
-        let is_open = stays || is_tolerated(self.spec, &registration.taints);
+        let is_open = own.is_some() || is_tolerated(self.spec, &registration.taints);
         // Until a machine has reported to a new leader, its phase is from before: the end of a drain
         // is not in it yet.
         let is_ready = runs || phase == Some(NodePhase::Ready);

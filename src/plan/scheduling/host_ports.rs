@@ -17,10 +17,11 @@ use crate::{
     draft::{Draft, OperationGroup},
 };
 use kat_types::{
+    assignment::Assignment,
     encoding::digest::sha256_u32,
     machine::network::ANNOUNCE_PORT,
-    resource::{ClusterSpec, HostPort, Port, Protocol},
-    services::{HostPortNumber, HostPortNumbers},
+    resource::{ClusterSpec, HostPort, HostPortOn, Port, Protocol},
+    services::{HostPortNumber, HostPortNumbers, HostPortSources},
     store::{
         keys,
         revisions::WorkloadKey,
@@ -30,6 +31,9 @@ use kat_types::{
 
 /// Version of the data path (`packaging/data-path`) from which on `kat-net` opens host ports.
 pub const HOST_PORT_DATA_PATH: u32 = 4;
+/// Version of the data path from which on `kat-net` opens a host port to some addresses alone
+/// (`allowSources`); an earlier one opens it to all.
+pub const SOURCES_DATA_PATH: u32 = 11;
 /// Schema of an assignment with a host port.
 const SCHEMA: u32 = 5;
 /// Range of the numbers assigned for `hostPort: auto`.
@@ -65,6 +69,23 @@ pub(crate) fn schema_of(ports: &[Port]) -> u32 {
 
 pub(crate) fn has_host_ports(ports: &[Port]) -> bool {
     ports.iter().any(|port| port.host_port.is_some())
+}
+
+/// Whether a host port is for some addresses alone.
+pub fn has_allowed_sources(ports: &[Port]) -> bool {
+    let mut restricted = ports.iter().filter(|port| !port.allow_sources.is_empty());
+    restricted.any(|port| port.host_port.is_some() && port.host_port_on == HostPortOn::Instances)
+}
+
+/// The ports as an instance has them: without the host ports that the machines have that serve routes.
+pub(crate) fn of_instance(mut ports: Vec<Port>) -> Vec<Port> {
+    let on_ingress = ports.iter_mut();
+    for port in on_ingress.filter(|port| port.host_port_on == HostPortOn::Ingress) {
+        port.host_port = None;
+        port.host_port_on = HostPortOn::Instances;
+        port.allow_sources.clear();
+    }
+    ports
 }
 
 /// The numbers of host ports; an `auto` without a number is left out.
@@ -105,6 +126,49 @@ pub(crate) struct HostPorts {
 }
 
 impl HostPorts {
+    /// The addresses that may use the host ports of a workload, if these are not all: those that its
+    /// present files list, also for instances of earlier versions. For a host port that only instances
+    /// of earlier versions have, those of the newest of them.
+    pub(crate) fn sources<'a>(
+        &self,
+        key: &WorkloadKey,
+        written: &[Port],
+        instances: impl Iterator<Item = &'a Assignment>,
+    ) -> Vec<HostPortSources> {
+        let with_ports = instances.filter(|one| has_host_ports(&one.ports));
+        let mut instances: Vec<&Assignment> = with_ports.collect();
+        instances.sort_by_key(|assignment| assignment.generation);
+        let had = instances.into_iter().flat_map(|one| &one.ports);
+        let mut sources = BTreeMap::new();
+        // The later ones take the places of the earlier ones.
+        for port in had.chain(written) {
+            if let Some(number) = self.number(key, port) {
+                sources.insert((number, port.protocol), port.allowed_sources());
+            }
+        }
+        let restricted = sources
+            .into_iter()
+            .filter_map(|((port, protocol), allowed)| {
+                Some(HostPortSources {
+                    port,
+                    protocol,
+                    allow_sources: allowed?,
+                })
+            });
+        restricted.collect()
+    }
+
+    /// The number of a host port; `None` without one, and for an `auto` that has none yet.
+    fn number(&self, key: &WorkloadKey, port: &Port) -> Option<u16> {
+        match port.host_port? {
+            HostPort::Number(number) => Some(number),
+            HostPort::Auto(_) => {
+                let given = self.given.get(key)?;
+                given.get(&(port.container_port, port.protocol)).copied()
+            }
+        }
+    }
+
     /// The ports of a workload, each with its number; `None` if an `auto` has no number since all
     /// are taken.
     pub(crate) fn numbered(&self, key: &WorkloadKey, ports: &[Port]) -> Option<Vec<Port>> {

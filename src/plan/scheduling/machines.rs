@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use super::host_ports;
+use super::{gpus, host_ports, ingress_ports::IngressPortOwners};
 use crate::{MachineCandidate, draft::Draft, images, nodes::overlay_down};
 use kat_types::{
     api::{
@@ -63,6 +63,8 @@ impl<'a> Machines<'a> {
                 disk_pressure: status
                     .is_some_and(|status| images::pressure(&status.conditions).is_some()),
                 visible_bytes: draft.snapshot.visible.of(name),
+                gpus: status.map_or_else(Vec::new, |status| status.gpus.clone()),
+                gpu_holders: BTreeMap::new(),
             }
         });
         let mut machines = Self {
@@ -73,13 +75,18 @@ impl<'a> Machines<'a> {
         };
         for (id, entry) in &draft.snapshot.instances {
             // An instance that has ended, and whose assignment this plan deletes, has no host port
-            // any more.
+            // and no GPU any more.
             let status = statuses.get(&entry.node);
             let record = status.and_then(|status| status.instances.get(id));
             let ended = record.is_some_and(|record| record.phase == InstancePhase::Stopped);
             if !(ended && entry.assignment.value.wanted == DesiredRun::Stopped) {
                 machines.take_ports(&entry.node, &entry.assignment.value);
+                machines.take_gpu(&entry.node, &entry.assignment.value);
             }
+        }
+        let owners = IngressPortOwners::of(draft.snapshot);
+        for candidate in &mut machines.candidates {
+            owners.add_to(candidate.name, &mut candidate.host_ports);
         }
         machines
     }
@@ -107,12 +114,11 @@ impl<'a> Machines<'a> {
         slot: u32,
         only: Option<&str>,
     ) -> Cow<'_, [MachineCandidate<'a>]> {
-        let own = draft.instances_of(key).iter();
+        let own = draft.instances_in_slot(key, slot).iter();
         let free: Vec<_> = own
             .filter(|(id, entry)| {
-                let assignment = &entry.assignment.value;
-                let is_free = assignment.wanted == DesiredRun::Prepared || draft.removes(id);
-                assignment.slot == slot && is_free
+                let wanted = entry.assignment.value.wanted;
+                wanted == DesiredRun::Prepared || draft.removes(id)
             })
             .collect();
         let candidates = self.candidates(key, draft);
@@ -125,6 +131,7 @@ impl<'a> Machines<'a> {
             if let Some(candidate) = found {
                 let freed = draft.requests_of(&entry.node, &entry.assignment.value);
                 candidate.requested = candidate.requested.beyond(freed);
+                gpus::release(candidate, &entry.assignment.value);
             }
         }
         Cow::Owned(candidates)
@@ -144,8 +151,7 @@ impl<'a> Machines<'a> {
             other == key && entry.assignment.value.slot == slot
         };
         let apart = self.apart_from(key, draft);
-        let own = draft.instances_of(key).iter();
-        for (_, entry) in own.filter(|(_, entry)| ends(key, entry)) {
+        for (_, entry) in draft.instances_in_slot(key, slot) {
             let node = &entry.node;
             let repels = |other: &WorkloadKey| {
                 let mut stored = draft.instances_of(other).iter();
@@ -156,6 +162,7 @@ impl<'a> Machines<'a> {
             if let Some(candidate) = candidates.iter_mut().find(|one| one.name == node) {
                 let freed = draft.requests_of(node, &entry.assignment.value);
                 candidate.requested = candidate.requested.beyond(freed);
+                gpus::release(candidate, &entry.assignment.value);
                 candidate.repelled = apart.iter().any(repels);
             }
         }
@@ -172,6 +179,7 @@ impl<'a> Machines<'a> {
         bytes: usize,
     ) {
         self.take_ports(node, assignment);
+        self.take_gpu(node, assignment);
         if let Some(candidate) = self.find(node) {
             let requests = draft.requests_of(node, assignment);
             candidate.requested = candidate.requested.plus(requests);
@@ -283,6 +291,14 @@ impl<'a> Machines<'a> {
         }
     }
 
+    fn take_gpu(&mut self, node: &str, assignment: &Assignment) {
+        if assignment.gpu.is_some()
+            && let Some(candidate) = self.find(node)
+        {
+            gpus::take(candidate, assignment);
+        }
+    }
+
     fn index_of(&self, node: &str) -> Option<usize> {
         self.candidates
             .binary_search_by(|candidate| candidate.name.cmp(node))
@@ -300,10 +316,13 @@ fn copies<'a>(
     candidates: &[MachineCandidate<'a>],
     only: Option<&str>,
 ) -> Vec<MachineCandidate<'a>> {
-    let all = candidates.iter();
-    all.filter(|candidate| only.is_none_or(|name| name == candidate.name))
-        .cloned()
-        .collect()
+    let Some(name) = only else {
+        return candidates.to_vec();
+    };
+    // They are in the order of their names.
+    let found = candidates.binary_search_by(|candidate| candidate.name.cmp(name));
+    let found = found.ok().and_then(|place| candidates.get(place));
+    found.into_iter().cloned().collect()
 }
 
 /// Whether a machine's own report says that what is placed there does not start: no container starts

@@ -1,19 +1,20 @@
 //! Choice of a machine for an instance (RFC001-KAT 4.4): filters, scores, ties broken by a seed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{devices::makers, host_ports, spread::SpreadDomains};
+use super::{gpus, host_ports, spread::SpreadDomains};
 use crate::{
-    HOST_PORT_DATA_PATH, VolumePlacement,
+    HOST_PORT_DATA_PATH, SOURCES_DATA_PATH, VolumePlacement,
     rollout::{Strategy, in_place, replicas},
 };
 use kat_types::{
     api::{NodePhase, Taint},
     assignment::{needed_schema, needs_crun},
     encoding::state_frames::MOST_LIST,
+    machine::gpu::GpuDevice,
     resource::{
-        Bytes, GpuDriver, MilliCpu, Port, Protocol, ResourceList, Resources, TaintEffect,
-        Toleration, TolerationOperator, WorkloadSpec, WorkloadType,
+        Bytes, MilliCpu, Port, Protocol, ResourceList, Resources, TaintEffect, Toleration,
+        TolerationOperator, WorkloadSpec, WorkloadType,
     },
     store::{records::ImageRecord, revisions::WorkloadKey},
 };
@@ -64,6 +65,11 @@ pub struct MachineCandidate<'a> {
     pub disk_pressure: bool,
     /// Bytes of what it sees of the store, with its assignments.
     pub visible_bytes: usize,
+    /// Its GPUs, as it reports them.
+    pub gpus: Vec<GpuDevice>,
+    /// Ids of the instances that have each of its GPUs, by the GPU's name. A prepared instance may be a
+    /// second one.
+    pub gpu_holders: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// What an instance needs from its machine.
@@ -71,8 +77,13 @@ pub struct MachineCandidate<'a> {
 pub struct InstanceDemand<'a> {
     /// Spec of its workload.
     pub spec: &'a WorkloadSpec,
+    /// Requests of its containers without their own.
+    pub default_requests: ResourceList,
     /// Its ports, with numbers; no other workload may have its host ports on the machine.
     pub ports: &'a [Port],
+    /// The present files open a host port of its workload to some addresses alone. They hold for an
+    /// instance of an earlier version too, whose own ports do not say so.
+    pub restricted: bool,
     /// Its workload.
     pub workload: Option<&'a WorkloadKey>,
     /// Index of its workload's user.
@@ -101,7 +112,9 @@ impl<'a> InstanceDemand<'a> {
     pub fn of(spec: &'a WorkloadSpec) -> Self {
         Self {
             spec,
+            default_requests: ResourceList::default(),
             ports: &[],
+            restricted: false,
             workload: None,
             index: None,
             needs_crun: needs_crun(spec, None),
@@ -128,17 +141,6 @@ impl<'a> InstanceDemand<'a> {
 pub struct RequestedResources {
     pub cpu: MilliCpu,
     pub memory: Bytes,
-    /// Memory of graphics processors, in mebibytes, by requested maker.
-    pub graphics: GraphicsMemory,
-}
-
-/// Mebibytes by requested maker.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct GraphicsMemory {
-    /// Requested without a maker. Counts against both makers, since the chosen one is not recorded.
-    pub any: u64,
-    pub nvidia: u64,
-    pub amd: u64,
 }
 
 impl RequestedResources {
@@ -154,19 +156,13 @@ impl RequestedResources {
             .saturating_add(requests.memory.unwrap_or_default().0);
     }
 
-    /// Adds all requests of one more instance, including graphics memory.
+    /// Adds the requests of one more instance. Its GPU is assigned by name
+    /// ([`MachineCandidate::gpu_holders`]).
     pub fn add_all(&mut self, resources: &Resources) {
         self.add(resources.effective_requests());
-        let Some(gpu) = &resources.gpu else { return };
-        let sum = match gpu.driver {
-            GpuDriver::Any => &mut self.graphics.any,
-            GpuDriver::Nvidia => &mut self.graphics.nvidia,
-            GpuDriver::Amd => &mut self.graphics.amd,
-        };
-        *sum = sum.saturating_add(u64::from(gpu.min_vram_mb.unwrap_or(0)));
     }
 
-    /// All requests of one instance, including graphics memory.
+    /// The requests of one instance.
     pub fn of(resources: &Resources) -> Self {
         let mut sum = Self::default();
         sum.add_all(resources);
@@ -184,15 +180,9 @@ impl RequestedResources {
     }
 
     fn each(self, other: Self, join: impl Fn(u64, u64) -> u64) -> Self {
-        let (own, others) = (self.graphics, other.graphics);
         Self {
             cpu: MilliCpu(join(self.cpu.0, other.cpu.0)),
             memory: Bytes(join(self.memory.0, other.memory.0)),
-            graphics: GraphicsMemory {
-                any: join(own.any, others.any),
-                nvidia: join(own.nvidia, others.nvidia),
-                amd: join(own.amd, others.amd),
-            },
         }
     }
 }
@@ -371,7 +361,8 @@ pub fn choose<'a>(
     seed: u64,
 ) -> Result<&'a str, Unschedulable> {
     let spec = demand.spec;
-    let requests = spec.together().resources.effective_requests();
+    let filled = spec.with_default_requests(demand.default_requests);
+    let requests = filled.together().resources.effective_requests();
     // A slot that is bound to a machine is not distributed.
     let domains = match demand.bound {
         Some(_) => None,
@@ -448,6 +439,13 @@ pub(crate) fn unsuitable(
     if candidate.data_path < HOST_PORT_DATA_PATH && host_ports::has_host_ports(demand.ports) {
         return Some("whose kat-net is too old for host ports");
     }
+    let restricted = match demand.restricted {
+        true => host_ports::has_host_ports(demand.ports),
+        false => host_ports::has_allowed_sources(demand.ports),
+    };
+    if candidate.data_path < SOURCES_DATA_PATH && restricted {
+        return Some("whose kat-net is too old for allowSources of host ports");
+    }
     if demand.needs_crun && candidate.lacks_crun {
         return Some("without crun, which its groups or its health check by a command need");
     }
@@ -465,11 +463,7 @@ pub(crate) fn unsuitable(
     if demand.bound.is_none() && !is_tolerated(spec, candidate.taints) {
         return Some("with a taint that is not tolerated");
     }
-    let gpu = spec.container.resources.gpu.as_ref()?;
-    if makers(gpu, candidate).next().is_none() {
-        return Some("without the graphics processor");
-    }
-    None
+    gpus::missing(&spec.gpu()?, candidate)
 }
 
 /// Why a machine can't run one of the images.
@@ -516,11 +510,10 @@ fn full(
     if lacks(ShortResource::Memory) {
         return Some(NO_MEMORY);
     }
-    if let Some(gpu) = &demand.spec.container.resources.gpu {
-        let wanted = u64::from(gpu.min_vram_mb.unwrap_or(0));
-        if !makers(gpu, candidate).any(|maker| maker.free_memory(candidate) >= wanted) {
-            return Some("without enough graphics memory left");
-        }
+    if let Some(gpu) = demand.spec.gpu()
+        && let Some(why) = gpus::none_free(&gpu, candidate)
+    {
+        return Some(why);
     }
     if candidate.visible_bytes > MOST_VISIBLE {
         return Some("whose list of assignments is full (64 MiB)");
@@ -542,10 +535,6 @@ fn full(
         return Some(NO_ADDRESS);
     }
     None
-}
-
-pub(crate) fn unrequested(allocatable: Option<u64>, requested: u64) -> u64 {
-    allocatable.unwrap_or(0).saturating_sub(requested)
 }
 
 /// Whether a machine with these labels matches the workload's nodeSelector.

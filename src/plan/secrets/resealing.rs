@@ -161,7 +161,10 @@ impl<'a> OutdatedRecords<'a> {
             secrets: secrets
                 .filter(|(_, stored)| is_outdated(&stored.value))
                 .collect(),
-            authority: authority.filter(|stored| is_outdated(&stored.value.key)),
+            authority: authority.filter(|stored| {
+                let next = stored.value.next.as_ref();
+                is_outdated(&stored.value.key) || next.is_some_and(|next| is_outdated(&next.key))
+            }),
             sticky: sticky.filter(|stored| is_outdated(&stored.value.key)),
             certificates: certificates
                 .filter(|(_, stored)| is_outdated(&stored.value.key))
@@ -275,15 +278,24 @@ impl ResealingBatch<'_> {
     /// The keys of the authority, of sticky routes, and of certificates. The first two are sealed in
     /// each batch.
     fn keys_of_ingress(&mut self, outdated: &OutdatedRecords<'_>) -> Result<(), ResealingError> {
-        if let Some(stored) = outdated.authority
-            && let Some(key) = self.resealed(&authority_place(), &stored.value.key)
-        {
-            let record = IngressAuthorityRecord {
-                key,
-                ..IngressAuthorityRecord::clone(&stored.value)
-            };
-            let name = keys::INGRESS_AUTHORITY.to_owned();
-            self.step.replace(name, stored.revision, &record)?;
+        if let Some(stored) = outdated.authority {
+            let mut record = IngressAuthorityRecord::clone(&stored.value);
+            let own = [
+                Some(&mut record.key),
+                record.next.as_mut().map(|next| &mut next.key),
+            ];
+            let mut changed = false;
+            for sealed in own.into_iter().flatten() {
+                let is_outdated = sealed.key_id != self.key.0;
+                if is_outdated && let Some(key) = self.resealed(&authority_place(), sealed) {
+                    *sealed = key;
+                    changed = true;
+                }
+            }
+            if changed {
+                let name = keys::INGRESS_AUTHORITY.to_owned();
+                self.step.replace(name, stored.revision, &record)?;
+            }
         }
         if let Some(stored) = outdated.sticky
             && let Some(key) = self.resealed(&sticky_place(), &stored.value.key)

@@ -17,10 +17,14 @@ use super::serving;
 use crate::{
     Snapshot,
     draft::{Draft, OperationGroup},
-    scheduling::host_ports::has_host_ports,
+    scheduling::{
+        host_ports::{HostPorts, has_host_ports, ports_of},
+        ingress_ports::IngressPortOwners,
+    },
 };
 use kat_types::{
     api::NodePhase,
+    assignment::Assignment,
     encoding::digest::sha256_u32,
     resource::Protocol,
     services::{Backends, ServiceAddress, ServiceBalance, ServicePort},
@@ -131,8 +135,10 @@ pub(crate) fn plan_balance(
     draft: &mut Draft<'_>,
     statuses: &BTreeMap<String, NodeStatusRecord>,
     addresses: &ServiceAddresses,
+    host_ports: &HostPorts,
 ) {
     let snapshot = draft.snapshot;
+    let owners = IngressPortOwners::of(snapshot);
     let mut group = OperationGroup::default();
     for (key, entry) in &snapshot.workloads {
         let stored_at = keys::service_balance(&key.namespace, &key.name);
@@ -142,10 +148,23 @@ pub(crate) fn plan_balance(
         let stored = snapshot.services.get(key);
         let stored = stored.and_then(|service| service.balance.as_ref());
         let stored = stored.map(|stored| &stored.value);
-        if addresses.of(key).is_none() && stored.is_none() && !leads_from_machines(draft, key) {
+        let instances = draft.instances_of(key).iter();
+        let instances: Vec<&Assignment> = instances
+            .map(|(_, entry)| &*entry.assignment.value)
+            .collect();
+        let known = stored.and_then(|stored| stored.ingress.as_ref());
+        let ingress = owners.of_workload(snapshot, (key, entry), &instances, known);
+        let is_from_machines = ingress.is_some() || leads_from_machines(draft, key);
+        if addresses.of(key).is_none() && stored.is_none() && !is_from_machines {
             continue;
         }
-        let balance = balance(draft, statuses, key, entry, stored);
+        let mut balance = balance(draft, statuses, key, entry, stored);
+        balance.ingress = ingress;
+        balance.sources = match &entry.parsed {
+            Ok(parsed) => host_ports.sources(key, ports_of(parsed), instances.iter().copied()),
+            // With a manifest that can't be read, the stored ones stay.
+            Err(_) => stored.map_or_else(Vec::new, |stored| stored.sources.clone()),
+        };
         if stored != Some(&balance) {
             draft.put_in_turn(&mut group, stored_at, &balance, "who serves");
         }
@@ -195,6 +214,8 @@ fn balance(
     ServiceBalance {
         schema: 1,
         ports: ports.collect(),
+        sources: Vec::new(),
+        ingress: None,
     }
 }
 

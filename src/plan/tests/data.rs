@@ -3,6 +3,7 @@
 mod acme;
 mod forgotten_volumes;
 mod images;
+mod ingress_authority;
 mod registry_credentials;
 mod routes;
 mod secrets;

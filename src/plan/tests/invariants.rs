@@ -3,13 +3,35 @@
 use super::*;
 use kat_types::{
     api::Event, assignment::PREPARED_SCHEMA, machine::network::node_address, reason::Reason,
-    services::BackendState,
+    resource::ConcurrencyPolicy, services::BackendState,
 };
+
+/// No two slots have a GPU of a machine. Instances of one slot may: a prepared one starts when the
+/// others have ended.
+fn check_gpus(snapshot: &Snapshot) {
+    let mut slots = BTreeMap::new();
+    for (id, entry) in &snapshot.instances {
+        let assignment = &entry.assignment.value;
+        let status = snapshot.nodes.get(&entry.node);
+        let status = status.and_then(|node| node.status.as_ref());
+        let record = status.and_then(|status| status.value.instances.get(id));
+        let ended = record.is_some_and(|record| record.phase == InstancePhase::Stopped);
+        if let Some(gpu) = &assignment.gpu
+            && !(ended && assignment.wanted == DesiredRun::Stopped)
+        {
+            let workload = &assignment.workload;
+            let slot = (&assignment.namespace, workload, assignment.slot);
+            let first = *slots.entry((&entry.node, gpu)).or_insert(slot);
+            assert_eq!(first, slot, "{id} has {gpu} of {} too", entry.node);
+        }
+    }
+}
 
 impl World {
     pub(crate) fn check(&mut self) {
         let snapshot = self.snapshot();
         self.check_lists(&snapshot);
+        check_gpus(&snapshot);
         let mut away = left(&snapshot);
         away.extend(self.left.iter().cloned());
         check_instances(&snapshot, &away);
@@ -225,12 +247,13 @@ fn not_ready(snapshot: &Snapshot) -> BTreeSet<String> {
     lost.map(|(name, _)| name.clone()).collect()
 }
 
-/// Each address is used once, and each slot has one wanted instance, or two of different versions.
-/// Instances on machines in `away`, which their instances must leave, come on top.
+/// Each address is used once, and each slot has one wanted instance, or two of different versions; runs
+/// of a Job that may overlap have slots of their own. Instances on machines in `away`, which their
+/// instances must leave, come on top.
 fn check_instances(snapshot: &Snapshot, away: &BTreeSet<String>) {
     let mut addresses = BTreeSet::new();
     let mut host_ports = BTreeSet::new();
-    let mut slots: BTreeMap<(WorkloadKey, u32), Vec<&str>> = BTreeMap::new();
+    let mut slots: BTreeMap<(WorkloadKey, u32, &str), Vec<&str>> = BTreeMap::new();
     for (id, entry) in &snapshot.instances {
         let assignment = &entry.assignment.value;
         if assignment.container.host_network {
@@ -256,8 +279,15 @@ fn check_instances(snapshot: &Snapshot, away: &BTreeSet<String>) {
         }
         if assignment.wanted == DesiredRun::Running && !away.contains(&entry.node) {
             let key = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+            let parsed = snapshot.workloads.get(&key);
+            let parsed = parsed.and_then(|entry| entry.parsed.as_ref().ok());
+            let overlap = parsed
+                .and_then(|parsed| parsed.job.as_ref())
+                .is_some_and(|job| job.concurrency_policy == ConcurrencyPolicy::Allow);
+            let run = assignment.run.as_ref().filter(|_| overlap);
+            let run = run.map_or("", |run| run.key.as_str());
             slots
-                .entry((key, assignment.slot))
+                .entry((key, assignment.slot, run))
                 .or_default()
                 .push(&assignment.template_hash);
         }
@@ -276,7 +306,7 @@ fn check_instances(snapshot: &Snapshot, away: &BTreeSet<String>) {
             "{address}"
         );
     }
-    for ((key, slot), hashes) in slots {
+    for ((key, slot, _), hashes) in slots {
         let different: BTreeSet<_> = hashes.iter().collect();
         assert!(
             hashes.len() <= 2,

@@ -1,6 +1,9 @@
 //! Jobs: runs by hand, by a schedule and by an apply, and what becomes of them when machines and
 //! leaders are lost.
 
+mod bound;
+mod per_node;
+
 use super::*;
 use kat_types::{
     resource::WorkloadType,
@@ -379,6 +382,37 @@ fn an_attempt_on_a_lost_machine_is_not_replaced_and_keeps_the_next_run_away() {
     world.live(120, 10);
     assert!(world.runs().len() > 1);
     assert_eq!(world.run_numbered(1).phase, RunPhase::Succeeded);
+}
+
+/// A machine that was not heard of since may have started the instance just before.
+#[test]
+fn a_lost_machine_keeps_the_next_run_away_until_its_own_deadline_has_passed_for_certain() {
+    let mut world = World::with_machines(2);
+    world.lasting.insert(DUMP.to_owned());
+    world.job(json!({"schedule": "* * * * *", "activeDeadlineSeconds": 100}));
+    // The run is placed, and its machine has not begun it.
+    let mut passed = 0;
+    while world.wanted("dump").is_empty() {
+        world.pass(Duration::from_secs(5));
+        world.plan_out();
+        passed += 5;
+        assert!(passed < 120);
+    }
+    let (_, node, _) = world.wanted("dump").remove(0);
+    world.at(&node).obeys = false;
+    // Its images take 90 s, and then the machine is cut off.
+    world.live(90, 10);
+    world.at(&node).speaks = false;
+    let begun = |world: &mut World| {
+        let runs = world.runs().into_iter();
+        let begun = runs.filter(|run| run.number > 1 && run.started.is_some());
+        begun.count()
+    };
+    // An instance that it has started since has its start, 100 s and its stop.
+    world.live(240, 10);
+    assert_eq!(begun(&mut world), 0);
+    world.live(120, 10);
+    assert!(begun(&mut world) > 0);
 }
 
 #[test]

@@ -9,9 +9,11 @@ use super::*;
 use kat_agent::{DesiredState, desired};
 use kat_types::{
     api::{
-        Condition, FollowedConfiguration, ImagesRemoved, IngressReport, IsolationReport,
-        MemberKeys, OverlayPeer, OverlayReport, OverlayStatus, VirtualAddressReport,
+        BoundReport, BoundRun, Condition, FollowedConfiguration, ImagesRemoved, IngressReport,
+        IsolationReport, MemberKeys, OverlayPeer, OverlayReport, OverlayStatus,
+        VirtualAddressReport,
     },
+    machine::gpu::GpuDevice,
     reason::Reason,
 };
 
@@ -75,6 +77,8 @@ pub(crate) struct Machine {
     pub(crate) runtime: String,
     /// Indexes whose ids are another account's.
     pub(crate) foreign: BTreeSet<u32>,
+    /// The GPUs that the agent reports.
+    pub(crate) gpus: Vec<GpuDevice>,
     /// The agent's reports on the machine and on removed images.
     pub(crate) conditions: Vec<Condition>,
     pub(crate) images_removed: Option<ImagesRemoved>,
@@ -84,6 +88,9 @@ pub(crate) struct Machine {
     pub(crate) unanswered: BTreeMap<String, u32>,
     /// Machines that this one has not asked, and whether it has a session with each.
     pub(crate) unasked: BTreeMap<String, bool>,
+    /// Runs that the machine has begun by itself, and until when it has decided its times.
+    pub(crate) bound_runs: Vec<BoundRun>,
+    pub(crate) bound_handled: Option<Timestamp>,
     /// Instances that the agent has evicted because the disk ran full.
     pub(crate) evicted: BTreeSet<String>,
     /// Folders of volumes with data on the machine.
@@ -144,11 +151,14 @@ impl Machine {
             host_network: false,
             runtime: String::new(),
             foreign: BTreeSet::new(),
+            gpus: Vec::new(),
             conditions: Vec::new(),
             images_removed: None,
             overlay_status: OverlayStatus::Connected,
             unanswered: BTreeMap::new(),
             unasked: BTreeMap::new(),
+            bound_runs: Vec::new(),
+            bound_handled: None,
             evicted: BTreeSet::new(),
             data: BTreeSet::new(),
             carrying: volume_data_model::Carrying::default(),
@@ -263,6 +273,7 @@ impl Machine {
             host_network: self.host_network,
             runtime: self.runtime.clone(),
             foreign_indexes: self.foreign.iter().copied().collect(),
+            gpus: self.gpus.clone(),
             made_volumes: match self.shared {
                 true => Vec::new(),
                 false => self.data.iter().cloned().collect(),
@@ -378,6 +389,8 @@ impl Machine {
             ) => InstancePhase::Stopped,
             (DesiredRun::Stopped, _) => InstancePhase::Stopping,
             (DesiredRun::Running, _) if self.evicted.contains(id) => InstancePhase::Scheduled,
+            // It runs at its times alone.
+            (DesiredRun::Running, _) if assignment.bound.is_some() => InstancePhase::Scheduled,
             (DesiredRun::Running, InstancePhase::Pending) => InstancePhase::Starting,
             (DesiredRun::Running, _) if images.failing.contains(&assignment.image) => {
                 InstancePhase::Failed
@@ -419,6 +432,8 @@ impl Machine {
             assert_eq!(*owner, assignment.workload_uid, "the user of {id}");
             self.leaving.remove(&index);
         }
+        let bound = assignment.bound.as_ref();
+        let bound = bound.map(|bound| self.bound_report(bound, assignment.wanted));
         let report = self
             .instances
             .entry(id.clone())
@@ -428,12 +443,37 @@ impl Machine {
                 ..InstanceReport::default()
             });
         report.phase = phase;
+        report.bound = bound;
         report.reason = match phase {
             InstancePhase::Failed => Reason::RestartsExhausted.into(),
-            InstancePhase::Scheduled => Reason::Evicted.into(),
+            InstancePhase::Scheduled if assignment.bound.is_none() => Reason::Evicted.into(),
             InstancePhase::Pulling if is_missing => Reason::ImagePullFailed.into(),
             _ => String::new(),
         };
+    }
+
+    /// As of an agent: its runs until `handled`, the active one, and idle only where no run is later. A
+    /// schedule that is taken back has the times before its last run as decided.
+    fn bound_report(&self, bound: &BoundSchedule, wanted: DesiredRun) -> BoundReport {
+        let is_withdrawn = bound.closed || wanted == DesiredRun::Stopped;
+        let runs = self.bound_runs.iter();
+        let runs: Vec<&BoundRun> = runs.filter(|run| run.scheduled > bound.handled).collect();
+        let mut handled = self.bound_handled.max(Some(bound.handled)).unwrap();
+        let active = runs.iter().find(|run| run.end.is_none()).copied();
+        if is_withdrawn {
+            let ended = runs.iter().filter(|run| run.end.is_some());
+            let ended = ended.filter(|run| active.is_none_or(|one| run.scheduled < one.scheduled));
+            handled = handled.max(ended.map(|run| run.scheduled).max().unwrap_or(handled));
+        }
+        let told = runs.iter().filter(|run| run.scheduled <= handled);
+        let told = told.copied().chain(active).cloned().collect();
+        BoundReport {
+            from: bound.handled,
+            handled,
+            idle: is_withdrawn && runs.iter().all(|run| run.scheduled <= handled),
+            runs: told,
+            ..BoundReport::default()
+        }
     }
 
     /// Removes instances that are missing in a confirmed list. Their users follow one round after

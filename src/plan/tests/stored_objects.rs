@@ -18,6 +18,7 @@ impl World {
             quota: Default::default(),
             access: Default::default(),
             ingress_hosts: None,
+            defaults: Default::default(),
         };
         self.write(keys::namespace(name), &record);
     }

@@ -21,11 +21,14 @@ use self::{
     phase::{CopyReports, CopyTotals, MovePhase, MovingVolumes},
 };
 use crate::{
-    InstanceDemand, Snapshot, VolumePlacement, choose,
+    InstanceDemand, Snapshot, VolumePlacement, choose, default_requests,
     draft::{Draft, OperationGroup},
     instances::create::health_check_of,
     rollout::slot::LiveInstance,
-    scheduling::{host_ports::ports_of, machines::Machines},
+    scheduling::{
+        host_ports::{of_instance, ports_of},
+        machines::Machines,
+    },
     service::WorkloadPlanner,
     volumes,
 };
@@ -95,9 +98,11 @@ pub fn why_it_does_not_fit(
         })
         .map(|(_, entry)| entry.node.as_str())
         .collect();
+    let ports = of_instance(ports_of(parsed).to_vec());
     let demand = InstanceDemand {
         images: Some(&entry.meta.value.image),
-        ports: ports_of(parsed),
+        default_requests: default_requests(snapshot, &key.workload.namespace),
+        ports: &ports,
         workload: Some(&key.workload),
         index: Some(entry.meta.value.index),
         needs_crun: needs_crun(spec, health_check_of(parsed)),

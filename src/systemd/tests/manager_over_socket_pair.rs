@@ -98,6 +98,19 @@ async fn waits_for_the_result_of_its_own_job() {
 }
 
 #[tokio::test]
+async fn a_connection_that_was_closed_is_opened_again_by_the_next_call() {
+    let peers = Peers::new(2);
+    let manager = BusManager::new(peers.clone());
+    let mut events = manager.events().await.unwrap();
+    assert!(events.next().await.is_some());
+    manager.close();
+    assert!(events.next().await.is_none(), "it ends with the connection");
+    assert_eq!(*peers.attempts.lock(), 1);
+    manager.start("kat-ok.service", LIMIT).await.unwrap();
+    assert_eq!(*peers.attempts.lock(), 2);
+}
+
+#[tokio::test]
 async fn a_job_that_does_not_end_runs_into_its_limit() {
     let manager = BusManager::new(Peers::new(1));
     let limit = Duration::from_millis(200);

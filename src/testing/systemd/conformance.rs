@@ -26,6 +26,7 @@ const AGAIN: &str = "kat-conformance-again.service";
 const SLOW: &str = "kat-conformance-slow.service";
 const MASKED: &str = "kat-conformance-masked.service";
 const FOUND: &str = "kat-conformance-found.service";
+const REMAINS: &str = "kat-conformance-remains.service";
 const PROBE: &str = "kat-conformance-probe.service";
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
@@ -88,6 +89,7 @@ impl ConformanceSuite<'_> {
         self.runs_and_stops().await?;
         self.is_killed().await?;
         self.fails().await?;
+        self.remains_after_success().await?;
         self.gives_up().await?;
         self.counts_anew_after_a_restart_by_hand().await?;
         self.knows_old_text().await?;
@@ -241,6 +243,43 @@ impl ConformanceSuite<'_> {
         equal("its status", &1, &status.exec_main_status)?;
         holds("its end", status.exec_main_exit_monotonic != 0, &status)?;
         called("reset_failed", self.manager.reset_failed(FAIL).await)
+    }
+
+    async fn remains_after_success(&self) -> ConformanceResult {
+        let text = "[Service]\nType=exec\nExecStart=/bin/true\nRemainAfterExit=yes\n";
+        self.write(REMAINS, text).await?;
+        self.job(
+            "start",
+            self.manager.start(REMAINS, LIMIT).await,
+            JobResult::Done,
+        )?;
+        let deadline = Instant::now() + LIMIT;
+        let mut status = self.status(REMAINS).await?;
+        while status.sub_state != SubState::Exited {
+            holds("its program's end", Instant::now() < deadline, &status)?;
+            sleep(Duration::from_millis(20)).await;
+            status = self.status(REMAINS).await?;
+        }
+        equal(
+            "a unit that remains",
+            &ActiveState::Active,
+            &status.active_state,
+        )?;
+        equal("a unit that remains", "success", status.result.word())?;
+        equal("its main process", &0, &status.main_pid)?;
+        let end = (status.exec_main_code, status.exec_main_status);
+        equal("how its program ended", &(1, 0), &end)?;
+        self.job(
+            "stop",
+            self.manager.stop(REMAINS, LIMIT).await,
+            JobResult::Done,
+        )?;
+        let status = self.status(REMAINS).await?;
+        equal(
+            "a stopped unit",
+            &ActiveState::Inactive,
+            &status.active_state,
+        )
     }
 
     async fn gives_up(&self) -> ConformanceResult {
@@ -397,7 +436,7 @@ impl ConformanceSuite<'_> {
 
     /// Stops the units that the suite started, and removes its files.
     async fn clean(&self) -> ConformanceResult {
-        for unit in [RUN, FAIL, AGAIN, SLOW, MASKED, FOUND] {
+        for unit in [RUN, FAIL, AGAIN, SLOW, MASKED, FOUND, REMAINS] {
             match self.manager.stop(unit, LIMIT).await {
                 Ok(_) | Err(SystemdError::NoSuchUnit(_) | SystemdError::Masked(_)) => {}
                 Err(error) => return called(&format!("stop {unit}"), Err(error)),
@@ -415,7 +454,7 @@ impl ConformanceSuite<'_> {
             }
         }
         called("reload", self.manager.reload().await)?;
-        for unit in [RUN, FAIL, AGAIN, SLOW, MASKED, FOUND] {
+        for unit in [RUN, FAIL, AGAIN, SLOW, MASKED, FOUND, REMAINS] {
             let status = self.status(unit).await?;
             equal(
                 "a unit whose file is gone",

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ApiTime, newer};
-use crate::store::jobs::{RunAttempt, RunCause, RunPhase, SkippedRun};
+use crate::store::jobs::{RunAttempt, RunCause, RunMachine, RunPhase, SkippedRun};
 
 /// A run of a Job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -22,11 +22,12 @@ pub struct RunView {
     /// The caller who asked for it; empty for the schedule.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub by: String,
-    /// Instances that must succeed.
+    /// Instances that must succeed. With one on each machine, the number of the machines, 0 until the
+    /// run begins.
     pub completions: u32,
     /// Instances that may run at once.
     pub parallelism: u32,
-    /// Instances that may fail.
+    /// Instances that may fail; with one on each machine, on each of them.
     pub backoff_limit: u32,
     /// Seconds after its start at which it is ended.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,6 +58,9 @@ pub struct RunStatus {
     pub exit_code: Option<i32>,
     /// Its last instances, oldest first.
     pub attempts: Vec<RunAttempt>,
+    /// The machines of a run with one instance on each, by index; empty for any other run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub machines: Vec<RunMachine>,
 }
 
 /// Observed state of a Job, in the status of its workload.
@@ -82,6 +86,10 @@ pub struct JobStatus {
     /// The last scheduled time that had no run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<SkippedRun>,
+    /// The machine that begins the runs by its own timer, also while it reaches no leader; absent where
+    /// the leader begins them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
 }
 
 fn newer_phase<'de, D: serde::Deserializer<'de>>(

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{ApiTime, Condition, OverlayPeer, newer};
 use crate::{
     reason::Reason,
-    resource::{ResourceList, TaintEffect},
+    resource::{Bytes, ResourceList, TaintEffect},
 };
 
 /// Type of a machine's condition: state of its etcd member, if the machine holds etcd or is about
@@ -36,6 +36,13 @@ pub const DATA_PATH_RUNS: &str = "DataPathRuns";
 
 /// Type of a machine's condition: false if it does not serve the routes that it was given.
 pub const ROUTES_SERVED: &str = "RoutesServed";
+
+/// Type of a machine's condition: false if a host port is not open on it that it is to have because it
+/// serves routes.
+pub const INGRESS_PORTS_OPEN: &str = "IngressPortsOpen";
+
+/// Type of a machine's condition: false if a CDI spec of the machine cannot be used.
+pub const GPU_SPECS_READ: &str = "GpuSpecsRead";
 
 /// Type of a machine's condition: false if it is to hold a virtual address and can't.
 pub const VIRTUAL_ADDRESSES_HELD: &str = "VirtualAddressesHeld";
@@ -96,6 +103,11 @@ pub struct Taint {
     pub value: String,
     /// Effect on workloads that do not tolerate the taint.
     pub effect: TaintEffect,
+}
+
+impl Taint {
+    /// The key of the taint that `katcall cordon` sets and `katcall uncordon` removes.
+    pub const CORDON_KEY: &'static str = "kat.dws.rip/cordoned";
 }
 
 /// Phase of a machine.
@@ -177,4 +189,20 @@ pub struct NodeStatus {
     /// answer over the overlay. Left out if the last report is not known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<OverlayPeer>,
+    /// GPUs of the machine. Left out where there are none, and by earlier versions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<NodeGpu>,
+}
+
+/// A GPU of a machine, and its use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeGpu {
+    /// Its CDI name, such as `nvidia.com/gpu=0`.
+    pub name: String,
+    /// Its memory; null if unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Bytes>,
+    /// Whether an instance has it.
+    pub used: bool,
 }

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{RouteItem, newer};
+use crate::resource::ResourceList;
 
 /// Preview of an apply, from the leader's own plan on a copy of the store. Values of environment
 /// variables are replaced by `***`.
@@ -26,6 +27,10 @@ pub struct Preview {
     pub instances: Vec<InstanceChange>,
     /// Changed unit files. A change that is the same for several instances is listed once.
     pub units: Vec<UnitChange>,
+    /// What new instances request from its namespace's defaults, where a container has neither a
+    /// request nor a limit; null if the namespace has none, or no container gets them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_requests: Option<ResourceList>,
     /// Routes of the workload as they would be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteItem>,

@@ -4,12 +4,18 @@ pub mod bounds;
 
 use std::net::IpAddr;
 
+use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ApiTime, Condition, ContainerStatus, Health, InstancePhase, IsolationReport, newer};
 use crate::{
-    resource::ResourceList, store::authorities::MemberSignature,
+    machine::{fence::BootTime, gpu::GpuDevice},
+    resource::ResourceList,
+    store::{
+        authorities::MemberSignature,
+        jobs::{AttemptEnd, SkippedRun},
+    },
     virtual_addresses::AddressStateWord,
 };
 
@@ -115,6 +121,27 @@ pub struct NodeReport {
     /// none, and in reports of earlier versions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub virtual_addresses: Vec<VirtualAddressReport>,
+    /// Which of the machine's reports this is. Missing in reports of earlier versions, of which a
+    /// leader believes the one that arrives last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<ReportOrder>,
+    /// GPUs of the machine, from its CDI specs. Missing where there are none, and in reports of earlier
+    /// versions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuDevice>,
+}
+
+/// The place of a report among those of its machine: a report that was under way when the machine
+/// was cut off may arrive after newer ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReportOrder {
+    /// The kernel's id of the boot in which the report was made.
+    pub boot_id: String,
+    /// Microseconds from that boot to the report, by CLOCK_BOOTTIME. The clock needs no file to
+    /// count on when the agent restarts.
+    #[schemars(with = "u64")]
+    pub since_boot: BootTime,
 }
 
 /// A virtual address on a machine.
@@ -198,13 +225,14 @@ pub struct FollowedConfiguration {
 }
 
 impl NodeReport {
-    /// Whether the report differs from an earlier one of the same machine in nothing but measurements
-    /// for display: times, bytes sent and received, memory, processor time, progress of a move,
-    /// refused connections; nor in the revision of the rules of isolation, for which the leader waits
-    /// now and then.
+    /// Whether the report differs from an earlier one of the same machine in nothing but its order
+    /// and measurements for display: times, bytes sent and received, memory, processor time, progress
+    /// of a move, refused connections; nor in the revision of the rules of isolation, for which the
+    /// leader waits now and then.
     pub fn repeats(&self, earlier: &Self) -> bool {
         let mut same = self.clone();
         same.timestamp = earlier.timestamp;
+        same.order.clone_from(&earlier.order);
         same.overlay_network.last_peer_sync = earlier.overlay_network.last_peer_sync;
         let peers = same.overlay_network.peers.iter_mut();
         for (peer, before) in peers.zip(&earlier.overlay_network.peers) {
@@ -553,6 +581,50 @@ pub struct InstanceReport {
     /// Status of the init containers and sidecars.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<ContainerStatus>,
+    /// The runs of a schedule that the machine keeps by itself; absent for any other instance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bound: Option<BoundReport>,
+}
+
+/// Most runs in a [`BoundReport`].
+pub const MOST_BOUND_RUNS: usize = 20;
+
+/// What a machine has decided about the times of a schedule that it keeps by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BoundReport {
+    /// `handled` of the assignment that the report is about: the times of the report are later.
+    #[schemars(with = "String")]
+    pub from: Timestamp,
+    /// All times until this one are decided, and their runs are over.
+    #[schemars(with = "String")]
+    pub handled: Timestamp,
+    /// The oldest runs after `from`, and the one that is active. At most 20.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<BoundRun>,
+    /// Number of the times until `handled` that had no run.
+    pub skips: u32,
+    /// The last of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<SkippedRun>,
+    /// The timer is gone and nothing runs: no run begins any more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub idle: bool,
+}
+
+/// A run that a machine began by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BoundRun {
+    /// Its scheduled time.
+    #[schemars(with = "String")]
+    pub scheduled: Timestamp,
+    /// When it began.
+    #[schemars(with = "String")]
+    pub started: Timestamp,
+    /// How it ended; absent while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<AttemptEnd>,
 }
 
 #[cfg(test)]
@@ -578,6 +650,10 @@ mod tests {
         };
         let mut later = earlier.clone();
         later.timestamp = 15;
+        later.order = Some(ReportOrder {
+            boot_id: "boot".to_owned(),
+            since_boot: BootTime(15),
+        });
         if let Some(isolation) = &mut later.isolation {
             isolation.refused[0].packets = 7;
             isolation.refused.push(Default::default());

@@ -99,4 +99,25 @@ pub struct IngressAuthorityView {
     pub fingerprint: String,
     /// Domains for which it can issue certificates.
     pub domains: Vec<String>,
+    /// The authority that replaces it, for clients to trust beside it; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<TrustedIngressAuthority>,
+    /// The authority that it has replaced, while certificates of that one are in use; absent if there
+    /// is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub previous: Option<TrustedIngressAuthority>,
+    /// When `next` begins to issue all certificates; RFC 3339, UTC; empty without `next`.
+    pub next_issues: ApiTime,
+}
+
+/// An authority for ingress that clients have to trust beside the present one while it is replaced.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrustedIngressAuthority {
+    /// Its certificate, PEM.
+    pub certificate: String,
+    /// SHA-256 of its certificate in DER, as 64 hexadecimal digits.
+    pub fingerprint: String,
+    /// Domains for which it can issue certificates.
+    pub domains: Vec<String>,
 }

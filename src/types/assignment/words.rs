@@ -7,7 +7,7 @@ use serde::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{AssignedRun, AssignedVolume, Assignment, DesiredRun};
+use super::{AssignedRun, AssignedVolume, Assignment, BoundSchedule, DesiredRun};
 use crate::{
     resource::{
         Container, FieldSchema, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadSpec,
@@ -17,11 +17,21 @@ use crate::{
 };
 
 /// Highest schema of an assignment that this version understands.
-pub const ASSIGNMENT_SCHEMA: u32 = if SPEC_SCHEMA > Container::HIGHEST_SCHEMA {
+pub const ASSIGNMENT_SCHEMA: u32 = if BOUND_SCHEMA > FIELD_SCHEMA {
+    BOUND_SCHEMA
+} else {
+    FIELD_SCHEMA
+};
+
+const FIELD_SCHEMA: u32 = if SPEC_SCHEMA > Container::HIGHEST_SCHEMA {
     SPEC_SCHEMA
 } else {
     Container::HIGHEST_SCHEMA
 };
+
+/// Lowest schema of an assignment with [`Assignment::bound`]: an earlier agent would start its program at
+/// once, and an earlier leader would begin the runs itself.
+pub const BOUND_SCHEMA: u32 = 11;
 
 const SPEC_SCHEMA: u32 = highest_schema(SCHEMAS);
 
@@ -98,6 +108,8 @@ impl<'de> Deserialize<'de> for Assignment {
                 replace::<Option<AssignedSecrets>>(fields, "secrets", &Value::Null);
                 replace::<Option<AssignedSecrets>>(fields, "logins", &Value::Null);
                 replace::<Option<AssignedRun>>(fields, "run", &Value::Null);
+                replace::<Option<String>>(fields, "gpu", &Value::Null);
+                replace::<Option<BoundSchedule>>(fields, "bound", &Value::Null);
                 replace::<DesiredRun>(fields, "wanted", &json!("Running"));
                 let mut rest = Self::deserialize(&value).map_err(D::Error::custom)?;
                 rest.not_understood = Some(error.to_string());
@@ -226,6 +238,11 @@ mod tests {
                 json!({"initContainers": [{"name": "prepare", "groups": ["audio"]}]}),
             ),
             (8, json!({"machineAccess": ["api"]})),
+            (12, json!({"container": {"resources": {"gpu": {}}}})),
+            (
+                12,
+                json!({"sidecars": [{"name": "model", "resources": {"gpu": {}}}]}),
+            ),
             (9, json!({"type": "Job", "machineAccess": ["api"]})),
         ] {
             assert_eq!(schema_with(&fields), schema, "{fields}");

@@ -5,8 +5,22 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+/// Seconds that the start of an instance may take beyond the time for which its network may be held
+/// back: `nodeLossTimeoutSeconds`.
+pub const START_MARGIN_SECONDS: u32 = 30;
+
 /// Longest time that systemd and Podman need to end a container, beyond its program's grace.
 const ENDING: Duration = Duration::from_secs(2);
+
+/// A machine starts an instance of a Job only within this time after it last counted as present for
+/// every leader. A leader counts with such a start: an instance that it does not know to run has until
+/// then, its start, its run's time and its stop, before the next run may begin.
+///
+/// Each side measures with its own clock. With s, a and u as in [`fence_after`], the machine starts the
+/// instance before min(s, u) + this time. The leader counts from a, or from the start of its leadership,
+/// and neither is before min(s, u). So the start is before the leader's count + this time, and what
+/// systemd ends some seconds later than asked is covered by the leader's margin.
+pub const JOB_START_CONTACT: Duration = Duration::from_secs(30);
 
 /// Microseconds since the machine started, by CLOCK_BOOTTIME: the time in which the machine was
 /// suspended counts. Two programs of one machine can compare it, and it does not jump with the date.

@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
 use super::isolation::MachineAccess;
@@ -250,6 +250,56 @@ pub struct HostPortParts {
     pub schema: u32,
     /// By the instances' addresses.
     pub parts: BTreeMap<Ipv4Addr, BackendState>,
+    /// The host ports that only some addresses may use, by the addresses of the instances that have
+    /// them. `kat-net` before data path 11 does not know this field, and opens them to all.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sources: BTreeMap<Ipv4Addr, Vec<RestrictedHostPort>>,
+    /// The host ports that this machine has because it serves routes. `kat-net` before data path 11 does
+    /// not know this field, and does not open them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ingress: Vec<IngressHostPort>,
+}
+
+/// A host port of a machine that serves routes. Its instances may run on other machines.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IngressHostPort {
+    /// Port of the machine.
+    pub port: u16,
+    /// Its protocol.
+    pub protocol: Transport,
+    /// Namespace of its workload.
+    pub namespace: String,
+    /// Its workload.
+    pub workload: String,
+    /// The instances behind it, by address.
+    pub instances: BTreeMap<Ipv4Addr, IngressBackend>,
+    /// The addresses and ranges that may use it, as [`RestrictedHostPort::allow_sources`]; `None` for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_sources: Option<Vec<IpNet>>,
+}
+
+/// An instance behind a host port of machines that serve routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IngressBackend {
+    /// Port of the container.
+    pub port: u16,
+    /// Its part in the port's traffic.
+    pub state: BackendState,
+}
+
+/// A host port that only some addresses may use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestrictedHostPort {
+    /// Port of the machine.
+    pub port: u16,
+    /// Its protocol.
+    pub protocol: Transport,
+    /// Addresses and ranges; nobody if it is empty. Host ports are IPv4, so that those of IPv6 admit
+    /// nobody.
+    pub allow_sources: Vec<IpNet>,
 }
 
 /// Ports on which the machine's own programs listen, or listened recently.

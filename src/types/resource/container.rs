@@ -115,6 +115,7 @@ const SCHEMAS: &[FieldSchema<Container>] = &[
     (4, |container| !container.quadlet.is_empty()),
     (5, Container::has_machine_things),
     (10, |container| container.oom_score_adjust.is_some()),
+    (12, |container| container.resources.gpu.is_some()),
 ];
 
 /// The highest schema that any of the fields needs.
@@ -197,10 +198,16 @@ impl Container {
         lowest_schema(SCHEMAS, self)
     }
 
-    /// Whether the container uses the machine's network, devices or groups. Two instances cannot
-    /// use these at the same time, so such instances are replaced in place (ARCHITECTURE.md,
+    /// Whether the container uses the machine's network, devices, groups or a GPU. Two instances
+    /// cannot use these at the same time, so such instances are replaced in place (ARCHITECTURE.md,
     /// invariant 11).
     pub fn has_machine_things(&self) -> bool {
+        self.has_common_things() || self.resources.gpu.is_some()
+    }
+
+    /// Whether the container uses the machine's network, devices or groups, which are the same for
+    /// all instances of the workload on a machine.
+    pub fn has_common_things(&self) -> bool {
         self.host_network || !self.devices.is_empty() || !self.groups.is_empty()
     }
 
@@ -256,6 +263,17 @@ impl Resources {
             storage: self.requests.storage,
         }
     }
+
+    /// Sets the requests for CPU and memory that have neither a request nor a limit.
+    pub fn set_default_requests(&mut self, defaults: ResourceList) {
+        let present = self.effective_requests();
+        if present.cpu.is_none() {
+            self.requests.cpu = defaults.cpu;
+        }
+        if present.memory.is_none() {
+            self.requests.memory = defaults.memory;
+        }
+    }
 }
 
 /// Amounts of CPU, memory and disk space.
@@ -299,6 +317,26 @@ pub struct GpuRequest {
         skip_serializing_if = "Option::is_none"
     )]
     pub min_vram_mb: Option<u32>,
+}
+
+impl GpuRequest {
+    /// One GPU that suffices for both requests: the largest memory, and the vendor of the one that
+    /// names a vendor. `bundle` refuses two requests that name different vendors.
+    pub fn with(&self, other: &Self) -> Self {
+        Self {
+            driver: match self.driver {
+                GpuDriver::Any => other.driver,
+                named => named,
+            },
+            min_vram_mb: self.min_vram_mb.max(other.min_vram_mb),
+        }
+    }
+
+    /// Whether no GPU suffices for both requests, as they name different vendors.
+    pub fn conflicts_with(&self, other: &Self) -> bool {
+        let has_both = self.driver != GpuDriver::Any && other.driver != GpuDriver::Any;
+        has_both && self.driver != other.driver
+    }
 }
 
 /// Vendor of a GPU.

@@ -6,7 +6,7 @@ use std::{borrow::Cow, fmt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes, Container, ImagePullPolicy, MilliCpu, ResourceList, WorkloadSpec};
+use super::{Bytes, Container, GpuRequest, ImagePullPolicy, MilliCpu, ResourceList, WorkloadSpec};
 
 /// Maximum number of init containers, and of sidecars, of a workload.
 pub const MOST_OTHERS: usize = 8;
@@ -59,6 +59,7 @@ impl Container {
     /// The containers of an instance combined into one: the main container with the mounts,
     /// devices, groups, variables and passed-through keys of all. Its requests are the sum of those
     /// of the main container and the sidecars, or the largest of an init container if that is more.
+    /// Its GPU is the one that suffices for all that request one: they share it.
     pub fn together<'c>(main: &'c Self, inits: &[Self], sidecars: &[Self]) -> Cow<'c, Self> {
         if inits.is_empty() && sidecars.is_empty() {
             return Cow::Borrowed(main);
@@ -77,6 +78,7 @@ impl Container {
             }
         }
         whole.resources.requests = requests(main, inits, sidecars);
+        whole.resources.gpu = gpu(main, inits, sidecars);
         Cow::Owned(whole)
     }
 }
@@ -97,6 +99,13 @@ fn requests(main: &Container, inits: &[Container], sidecars: &[Container]) -> Re
         memory: amounts(|list| list.memory.map(|memory| memory.0)).map(Bytes),
         storage: amounts(|list| list.storage.map(|storage| storage.0)).map(Bytes),
     }
+}
+
+/// The GPU that suffices for all containers which request one.
+fn gpu(main: &Container, inits: &[Container], sidecars: &[Container]) -> Option<GpuRequest> {
+    let all = std::iter::once(main).chain(inits).chain(sidecars);
+    let requests = all.filter_map(|one| one.resources.gpu.clone());
+    requests.reduce(|whole, one| whole.with(&one))
 }
 
 /// Maximum seconds from an instance's stop signal to its end: the main container is stopped first,
@@ -125,6 +134,42 @@ impl WorkloadSpec {
         Container::together(&self.container, &self.init_containers, &self.sidecars)
     }
 
+    /// Whether an instance may change data that outlives it.
+    pub fn writes_data(&self) -> bool {
+        let together = self.together();
+        let mut volumes = self.volumes.iter();
+        volumes.any(|volume| volume.keeps_data() && together.writes_to(&volume.name))
+    }
+
+    /// Whether a container has neither a request nor a limit for CPU or for memory.
+    pub fn lacks_requests(&self) -> bool {
+        let mut all = self.containers();
+        all.any(|(_, container)| {
+            let requests = container.resources.effective_requests();
+            requests.cpu.is_none() || requests.memory.is_none()
+        })
+    }
+
+    /// The workload as it is in a namespace with these default requests: each container without a
+    /// request and a limit of its own has them.
+    pub fn with_default_requests(&self, defaults: ResourceList) -> Cow<'_, Self> {
+        if defaults.is_empty() {
+            return Cow::Borrowed(self);
+        }
+        let mut filled = self.clone();
+        let others = filled.init_containers.iter_mut();
+        let others = others.chain(&mut filled.sidecars);
+        for container in std::iter::once(&mut filled.container).chain(others) {
+            container.resources.set_default_requests(defaults);
+        }
+        Cow::Owned(filled)
+    }
+
+    /// The GPU that an instance requests: see [`Container::together`].
+    pub fn gpu(&self) -> Option<GpuRequest> {
+        gpu(&self.container, &self.init_containers, &self.sidecars)
+    }
+
     /// Every container with the path of its field, the main container first.
     pub fn containers(&self) -> impl Iterator<Item = (String, &Container)> {
         let main = std::iter::once(("spec.container".to_owned(), &self.container));
@@ -149,7 +194,7 @@ impl WorkloadSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::{Resources, VolumeMount};
+    use crate::resource::{GpuDriver, Resources, VolumeMount};
 
     fn container(cpu: Option<u64>, memory: Option<u64>) -> Container {
         Container {
@@ -190,6 +235,37 @@ mod tests {
     }
 
     #[test]
+    fn default_requests_are_those_of_each_container_without_a_request_and_a_limit() {
+        let mut limited = container(None, None);
+        limited.resources.limits.memory = Some(Bytes(5));
+        let mut spec: WorkloadSpec = serde_json::from_value(serde_json::json!({
+            "type": "Service", "source": {"image": "web"}, "container": {},
+            "restartPolicy": {"condition": "Always"},
+        }))
+        .unwrap();
+        spec.container = container(Some(10), None);
+        spec.init_containers = vec![container(None, None)];
+        spec.sidecars = vec![limited];
+        let defaults = ResourceList {
+            cpu: Some(MilliCpu(100)),
+            memory: Some(Bytes(64)),
+            storage: None,
+        };
+        assert!(spec.lacks_requests());
+        let filled = spec.with_default_requests(defaults);
+        assert!(!filled.lacks_requests());
+        let requests = |container: &Container| {
+            let ResourceList { cpu, memory, .. } = container.resources.effective_requests();
+            (cpu.map(|one| one.0), memory.map(|one| one.0))
+        };
+        assert_eq!(requests(&filled.container), (Some(10), Some(64)));
+        assert_eq!(requests(&filled.init_containers[0]), (Some(100), Some(64)));
+        assert_eq!(requests(&filled.sidecars[0]), (Some(100), Some(5)));
+        let none = spec.with_default_requests(ResourceList::default());
+        assert_eq!(*none, spec);
+    }
+
+    #[test]
     fn what_any_of_them_mounts_is_mounted() {
         let mount = |name: &str, read_only| VolumeMount {
             name: name.to_owned(),
@@ -209,6 +285,38 @@ mod tests {
         assert!(!main.writes_to("data"));
         let whole = Container::together(&main, &[init], &[]);
         assert!(whole.writes_to("data") && whole.has_machine_things());
+    }
+
+    #[test]
+    fn the_containers_of_an_instance_share_one_gpu() {
+        let asks = |driver, min_vram_mb| Container {
+            resources: Resources {
+                gpu: Some(GpuRequest {
+                    driver,
+                    min_vram_mb,
+                }),
+                ..Resources::default()
+            },
+            ..Container::default()
+        };
+        let main = asks(GpuDriver::Any, Some(4096));
+        let side = asks(GpuDriver::Amd, Some(1024));
+        let whole = Container::together(&main, &[], std::slice::from_ref(&side));
+        assert_eq!(
+            whole.resources.gpu,
+            asks(GpuDriver::Amd, Some(4096)).resources.gpu
+        );
+        let none = Container::default();
+        let whole = Container::together(&none, &[side], &[]);
+        assert!(whole.resources.gpu.is_some() && whole.has_machine_things());
+        assert!(!whole.has_common_things(), "each instance has its own");
+        let request = |driver| GpuRequest {
+            driver,
+            min_vram_mb: None,
+        };
+        let (amd, nvidia) = (request(GpuDriver::Amd), request(GpuDriver::Nvidia));
+        assert!(amd.conflicts_with(&nvidia) && !amd.conflicts_with(&amd));
+        assert!(!amd.conflicts_with(&request(GpuDriver::Any)));
     }
 
     #[test]

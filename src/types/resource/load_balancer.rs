@@ -1,5 +1,8 @@
 //! `VirtualLoadBalancer.kat` (RFC001-KAT 3.3).
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +33,7 @@ pub struct VirtualLoadBalancerSpec {
     /// Settings for an ingress.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ingress: Vec<Ingress>,
-    /// Further names of the service in its namespace.
+    /// Further names of the workload in its namespace, which no other workload there has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
     /// Namespaces that may reach the service, in addition to those that its own namespace allows;
@@ -60,6 +63,19 @@ pub struct Port {
     /// Addresses that may use the host port; empty for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_sources: Vec<String>,
+}
+
+impl Port {
+    /// The addresses that may use the host port; `None` for all.
+    ///
+    /// What is neither an address nor a range is left out, so that a list of such texts admits nobody.
+    pub fn allowed_sources(&self) -> Option<Vec<IpNet>> {
+        let sources = self.allow_sources.iter().filter_map(|text| {
+            let address = text.parse::<IpAddr>().ok().map(IpNet::from);
+            address.or_else(|| text.parse().ok())
+        });
+        (!self.allow_sources.is_empty()).then(|| sources.collect())
+    }
 }
 
 /// The machines that have a host port.

@@ -50,5 +50,9 @@ pub const NAMESPACE_ACCESS_READER: u32 = 3;
 /// [`Amounts::needs_quota_reader`] when it changes something else of a namespace, and counts them.
 pub const NAMESPACE_QUOTA_READER: u32 = 6;
 
+/// Version of the reader from which on a leader keeps [`NamespaceDefaults`] when it changes something
+/// else of a namespace, and gives them to new instances.
+pub const NAMESPACE_DEFAULTS_READER: u32 = 7;
+
 /// Most namespaces in `allowNamespaces`.
 pub const MOST_ALLOWED_NAMESPACES: usize = 64;

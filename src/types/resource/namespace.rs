@@ -34,10 +34,12 @@ pub struct NamespaceSpec {
     /// Hosts that its routes may have; all if absent. A wildcard covers one label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ingress_hosts: Option<Vec<String>>,
-    /// Quotas.
-    pub quota: Amounts,
-    /// Values for workloads that do not have them.
-    pub defaults: NamespaceDefaults,
+    /// Quotas, in place of all present ones; these stay if it is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Amounts>,
+    /// Values for workloads that do not have them; the present ones stay if it is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub defaults: Option<NamespaceDefaults>,
 }
 
 /// Who may reach the workloads of a namespace.
@@ -89,7 +91,15 @@ impl From<&NamespaceSpec> for NamespaceAccess {
 #[serde(rename_all = "camelCase", default)]
 pub struct NamespaceDefaults {
     /// Requested resources.
+    #[serde(skip_serializing_if = "ResourceList::is_empty")]
     pub requests: ResourceList,
+}
+
+impl NamespaceDefaults {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
 }
 
 /// Name and labels of a namespace.

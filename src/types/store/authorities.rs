@@ -296,6 +296,10 @@ pub enum RotationReason {
     StoreReplaced,
     /// The cluster is one of version 0.1.0, in which every machine had a certificate of etcd.
     Migration,
+    /// KAT's own authority for ingress: `internalDomains` are others than those of its constraints.
+    DomainsChanged,
+    /// It expires before long.
+    Expires,
     /// A later version's reason.
     #[serde(other)]
     Other,
@@ -309,6 +313,8 @@ impl RotationReason {
             Self::HolderLeft => "a machine that held its key holds the store no more",
             Self::StoreReplaced => "the store was created anew",
             Self::Migration => "every machine had a certificate of it in version 0.1.0",
+            Self::DomainsChanged => "internalDomains have changed",
+            Self::Expires => "it expires before long",
             Self::Other => "a newer version of KAT wants it",
         }
     }

@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
         UpstreamProtocol,
     },
     secrets::{AssignedSecrets, SecretRecord},
-    store::revisions::WorkloadKey,
+    store::{authorities::RotationReason, revisions::WorkloadKey},
 };
 
 /// Keys of a secret of `tls`: the chain and the key, PEM.
@@ -31,6 +31,9 @@ pub const STICKY_KEY: &str = "sticky";
 
 /// TCP ports of machines that serve routes.
 pub const INGRESS_PORTS: [u16; 2] = [80, 443];
+
+/// Name of KAT's own authority for ingress among the authorities, for users.
+pub const INGRESS_AUTHORITY_NAME: &str = "ingress-ca";
 
 /// Most hosts of the routes of a namespace, with those that are redirected: each may have a certificate
 /// that the leader issues, renews and stores.
@@ -161,10 +164,76 @@ pub struct IngressAuthorityRecord {
     pub certificate: String,
     /// Domains that it is constrained to.
     pub domains: BTreeSet<String>,
-    /// When it was made.
+    /// When the first one was made, or a later one had become the only one.
     pub since: Timestamp,
     /// Its private key ([`TLS_KEY`]), sealed with a data key.
     pub key: SecretRecord,
+    /// It is to be replaced, and the leader has not made the other one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<IngressReplacement>,
+    /// The one that will issue certificates. It issues those of hosts that only its domains have
+    /// already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<NextIngressAuthority>,
+    /// The one before, while certificates of it are in use. Its key is forgotten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<PreviousIngressAuthority>,
+}
+
+impl IngressAuthorityRecord {
+    /// Whether it is to be replaced, or being replaced.
+    pub const fn is_being_replaced(&self) -> bool {
+        self.due.is_some() || self.next.is_some() || self.previous.is_some()
+    }
+}
+
+/// A replacement of KAT's own authority for ingress. Clients outside the cluster trust the authority, and
+/// none of them reports that it trusts another one: so the new one waits for a time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IngressReplacement {
+    /// Why the authority is replaced.
+    pub reason: RotationReason,
+    /// When the replacement was asked for or, with an authority, when that was made.
+    pub since: Timestamp,
+    /// For how many seconds after `since` the authority that is replaced issues certificates.
+    pub grace_seconds: u32,
+}
+
+impl IngressReplacement {
+    /// When the new authority begins to issue all certificates.
+    pub fn grace_end(&self) -> Timestamp {
+        let grace = SignedDuration::from_secs(i64::from(self.grace_seconds));
+        self.since.checked_add(grace).unwrap_or(Timestamp::MAX)
+    }
+}
+
+/// An authority for ingress that will issue certificates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NextIngressAuthority {
+    /// Its certificate, PEM.
+    pub certificate: String,
+    /// Domains that it is constrained to.
+    pub domains: BTreeSet<String>,
+    /// Its private key ([`TLS_KEY`]), sealed with a data key.
+    pub key: SecretRecord,
+    /// The replacement; it begins when the authority is made.
+    pub replacement: IngressReplacement,
+}
+
+/// An authority for ingress that issued certificates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PreviousIngressAuthority {
+    /// Its certificate, PEM.
+    pub certificate: String,
+    /// Domains that it is constrained to.
+    pub domains: BTreeSet<String>,
+    /// The replacement.
+    pub replacement: IngressReplacement,
+    /// Since when it issues none.
+    pub until: Timestamp,
 }
 
 /// `/kat/ingress/certificates/{host}`: a certificate of KAT's own authority, one by ACME, or one that

@@ -13,6 +13,8 @@ use crate::{api::newer, resource::JobSpec};
 
 /// Most attempts that the record of a run keeps, the newest ones.
 pub const MOST_ATTEMPTS: usize = 100;
+/// Most runs of a Job that are active at once under `concurrencyPolicy: Allow`.
+pub const MOST_OVERLAPPING_RUNS: usize = 20;
 
 /// `/kat/jobs/{ns}/{workload}/state`: what of a Job's schedule is decided. It is compared and written
 /// with each new run, so that numbers count up and no time is decided twice.
@@ -39,6 +41,9 @@ pub struct JobStateRecord {
     pub skipped: Option<SkippedRun>,
     /// Number of scheduled times that had no run.
     pub skips: u64,
+    /// The instance whose machine decides the scheduled times, until the leader has all its runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bound: Option<String>,
 }
 
 impl JobStateRecord {
@@ -151,12 +156,23 @@ pub struct JobRunRecord {
     /// Arguments of the program in place of those of the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<String>>,
-    /// Instances that must succeed.
+    /// Instances that must succeed. With one on each machine, the number of the machines, 0 until the
+    /// run begins.
     pub completions: u32,
     /// Instances that may run at once.
     pub parallelism: u32,
-    /// Instances that may fail.
+    /// Instances that may fail; with one on each machine, on each of them.
     pub backoff_limit: u32,
+    /// The machines of a run with one instance on each, by index; empty until the run begins. `None` for
+    /// a run whose instances may be on any machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machines: Option<Vec<RunMachine>>,
+    /// Its machine began it by a timer of its own, and says how it ends: no instance is made for it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub bound: bool,
+    /// Machines that matched as well when the run began, and took no work then.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
     /// Seconds from `started` after which it is ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<u32>,
@@ -197,11 +213,43 @@ impl JobRunRecord {
         self.phase == RunPhase::Active
     }
 
+    /// Whether it has one instance on each machine, and has not begun: its machines are not known yet.
+    pub fn lacks_machines(&self) -> bool {
+        self.machines.as_ref().is_some_and(Vec::is_empty)
+    }
+
     /// When it is ended at the latest, if it has begun and has a deadline.
     pub fn deadline(&self) -> Option<Timestamp> {
         let seconds = i64::from(self.deadline_seconds?);
         let after = jiff::SignedDuration::from_secs(seconds);
         self.started?.checked_add(after).ok()
+    }
+}
+
+/// A machine of a run with one instance on each machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RunMachine {
+    /// Name of the machine.
+    pub node: String,
+    /// Number of instances that failed there.
+    pub failures: u32,
+    /// When the last one failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub last_failure: Option<Timestamp>,
+    /// It left the cluster before an instance had succeeded there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
+}
+
+impl RunMachine {
+    /// The machine `node`, where nothing has failed.
+    pub fn new(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            ..Self::default()
+        }
     }
 }
 

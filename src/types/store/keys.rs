@@ -98,8 +98,8 @@ pub const ACME_CHALLENGES: &str = "/kat/ingress/challenges/";
 pub const ACME_DNS: &str = "/kat/ingress/dns/";
 /// Prefix of the numbers of new certificates that were ordered lately, by namespace.
 pub const ACME_NEW_ORDERS: &str = "/kat/ingress/new_orders/";
-/// Written with each apply that changes who has which host, or ports 80 and 443 of machines: of two
-/// that were decided on the same state, one is refused.
+/// Written with each apply that changes who has which host or alias, or ports 80 and 443 of machines: of
+/// two that were decided on the same state, one is refused.
 pub const INGRESS_CLAIMS: &str = "/kat/ingress/claims";
 /// Prefix of what is kept of Jobs: their schedules and runs.
 pub const JOBS: &str = "/kat/jobs/";

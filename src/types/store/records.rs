@@ -16,10 +16,11 @@ mod node_status;
 
 use crate::{
     api::{
-        Condition, ContainerStatus, Health, ImagesRemoved, InstancePhase, MemberKeys, NodePhase,
-        Scope, Taint, VolumeMoveReport, WorkloadStatus, newer,
+        BoundReport, Condition, ContainerStatus, Health, ImagesRemoved, InstancePhase, MemberKeys,
+        NodePhase, Scope, Taint, VolumeMoveReport, WorkloadStatus, newer,
     },
-    resource::{Amounts, NamespaceAccess, ReclaimPolicy, ResourceList},
+    machine::gpu::GpuDevice,
+    resource::{Amounts, NamespaceAccess, NamespaceDefaults, ReclaimPolicy, ResourceList},
     volumes::{KeptCopy, VolumeMove},
 };
 
@@ -48,6 +49,9 @@ pub struct NamespaceRecord {
     /// Hosts that its routes may have, exact or with `*.` for one label; all if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress_hosts: Option<Vec<String>>,
+    /// Values that new instances get where their workload does not have them.
+    #[serde(default, skip_serializing_if = "NamespaceDefaults::is_empty")]
+    pub defaults: NamespaceDefaults,
 }
 
 /// `/kat/nodes/registration/{node}`: identity, addresses and settings of a machine.
@@ -184,6 +188,9 @@ pub struct NodeStatusRecord {
     /// Indexes of workload users whose ids another account of the machine has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub foreign_indexes: Vec<u32>,
+    /// GPUs of the machine, from its CDI specs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuDevice>,
     /// Folders of volumes that it has created and not removed, if these are not shared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub made_volumes: Vec<String>,
@@ -232,6 +239,9 @@ pub struct InstanceRecord {
     /// Its init containers and sidecars.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<ContainerStatus>,
+    /// The runs of a schedule that its machine keeps by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bound: Option<BoundReport>,
 }
 
 /// `/kat/workloads/desired/{ns}/{workload}/meta`.

@@ -329,8 +329,8 @@ pub struct StoredState {
     pub acme_dns: BTreeMap<String, Stored<AcmeDnsRecord>>,
     /// How many new certificates were ordered lately, by namespace.
     pub acme_new_orders: BTreeMap<String, Stored<AcmeNewOrdersRecord>>,
-    /// Revision at which somebody last got or gave up a host, or ports 80 and 443; 0 before the first
-    /// time.
+    /// Revision at which somebody last got or gave up a host, an alias, or ports 80 and 443; 0 before the
+    /// first time.
     pub claims_revision: i64,
     /// Schedules and runs of Jobs.
     pub jobs: BTreeMap<WorkloadKey, JobEntry>,

@@ -145,7 +145,7 @@ pub const STORED_OBJECTS: &[StoredObject] = &[
     row(
         "ingress/claims",
         SeenBy::None,
-        "empty; written with every change of who has which host, or ports 80 and 443",
+        "empty; written with every change of who has which host or alias, or ports 80 and 443",
     ),
     row(
         "ingress/dns/VALUE",

@@ -2,6 +2,15 @@
 
 use super::*;
 
+/// A Job that writes to a volume.
+fn writing_job() -> File {
+    let (name, text) = plain(job_workload());
+    let mounts = "    volumeMounts: [{name: data, mountPath: /data}]\n";
+    let volumes = "  volumes: [{name: data, simpleClusterStorage: {}}]\n";
+    let text = change(&text, "    name: app\n", &format!("{mounts}{volumes}"));
+    (name, text)
+}
+
 #[test]
 fn files_that_do_not_fit_together() {
     use Class::CrossFile;
@@ -22,9 +31,41 @@ fn files_that_do_not_fit_together() {
     );
     only(
         CrossFile,
+        "spec.ports[0].hostPortOn",
+        &["used only with hostPort"],
+        &[
+            good(),
+            balancer(
+                "containerPort: 8080",
+                "containerPort: 8080, §hostPortOn: ingress",
+            ),
+        ],
+    );
+    only(
+        CrossFile,
+        "spec.aliases[1]",
+        &["`web` is the name of the workload"],
+        &[good(), balanced("aliases: [mysql, §web]")],
+    );
+    only(
+        CrossFile,
         "kind",
         &["only for type Job", "Service"],
         &[good(), ("job.kat", JOB.replace("kind: ", "kind: §"))],
+    );
+    only(
+        CrossFile,
+        "spec.concurrencyPolicy",
+        &[
+            "writes to a volume",
+            "can't overlap",
+            "Forbid or Replace",
+            "readOnly",
+        ],
+        &[
+            writing_job(),
+            ("job.kat", change(JOB, "{}", "{concurrencyPolicy: §Allow}")),
+        ],
     );
     only(
         CrossFile,

@@ -58,7 +58,7 @@ fn wrong_type() {
     only(
         Type,
         "spec.container.env",
-        &["found a mapping", "list", "`- `"],
+        &["found a mapping", "list", "`- {name: NAME"],
         &[container("env:\n  §A: b")],
     );
     only(
@@ -146,6 +146,43 @@ fn a_score_for_memory_is_a_whole_number_up_to_1000() {
     );
     let path = "spec.sidecars[0].oomScoreAdjust";
     only(Class::Range, path, &["found 1001", bounds], &[of_sidecar]);
+}
+
+#[test]
+fn a_gpu_has_a_known_vendor_and_its_memory_is_a_whole_number() {
+    let path = "spec.container.resources.gpu.minVRAM_MB";
+    let memory = |to: &str| {
+        [container(&format!(
+            "resources: {{gpu: {{minVRAM_MB: §{to}}}}}"
+        ))]
+    };
+    let bounds = "expected a whole number from 1 to 1048576";
+    for (class, value, found) in [
+        (Class::Range, "0", "found 0"),
+        (Class::Range, "1048577", "found 1048577"),
+        (Class::Type, "8Gi", "found `8Gi`"),
+    ] {
+        only(class, path, &[found, bounds], &memory(value));
+    }
+    only(
+        Class::Range,
+        "spec.container.resources.gpu.driver",
+        &["`intel`", "any", "nvidia", "amd"],
+        &[container("resources: {gpu: {driver: §intel}}")],
+    );
+    only(
+        Class::Unknown,
+        "spec.container.resources.gpu.count",
+        &["count"],
+        &[container("resources: {gpu: {§count: 2}}")],
+    );
+    let sidecar = workload(
+        "container:",
+        "sidecars: [{name: model, resources: {gpu: {driver: §nvidia}}}]\n  container:\n    resources: {gpu: {driver: amd}}",
+    );
+    let path = "spec.sidecars[0].resources.gpu.driver";
+    let words = ["a GPU of another vendor", "same driver"];
+    only(Class::CrossFile, path, &words, &[sidecar]);
 }
 
 #[test]
@@ -428,6 +465,12 @@ fn names() {
     );
     only(
         Name,
+        "spec.aliases[1]",
+        &["lower-case"],
+        &[good(), balanced("aliases: [mysql, §-db]")],
+    );
+    only(
+        Name,
         "spec.container.quadlet.ulimits",
         &["did you mean `Ulimit`?"],
         &[container("quadlet: {§ulimits: nofile=1024}")],
@@ -443,5 +486,46 @@ fn names() {
         "",
         &["*.kat file"],
         &[good(), ("namespace.yaml", NAMESPACE.to_owned())],
+    );
+}
+
+#[test]
+fn sources_of_host_ports() {
+    let port = |sources: &str| {
+        let fields = format!("containerPort: 8080, hostPort: 80, allowSources: [{sources}]");
+        balancer("containerPort: 8080", &fields)
+    };
+    for (sources, words) in [
+        ("192.0.2.1, §192.0.2.0/33", ["`192.0.2.0/33`", "a range"]),
+        ("10.0.0.0/8, §host.lan", ["`host.lan`", "an address"]),
+        ("10.0.0.0/8, §10.0.0.1/8", ["`10.0.0.1/8`", "bits set"]),
+    ] {
+        only(
+            Class::Range,
+            "spec.ports[0].allowSources[1]",
+            &words,
+            &[good(), port(sources)],
+        );
+    }
+    only(
+        Class::Duplicate,
+        "spec.ports[0].allowSources[1]",
+        &["written twice"],
+        &[good(), port("10.0.0.1, §10.0.0.1")],
+    );
+}
+
+#[test]
+fn machines_of_host_ports() {
+    let port = "containerPort: 8080, hostPort: 5432, hostPortOn: §ingres";
+    only(
+        Class::Range,
+        "spec.ports[0].hostPortOn",
+        &[
+            "`ingres`",
+            "one of instances, ingress",
+            "did you mean `ingress`?",
+        ],
+        &[good(), balancer("containerPort: 8080", port)],
     );
 }

@@ -390,3 +390,59 @@ fn a_leader_of_an_earlier_version_lists_no_exposed_values() {
 fn the_help_of_exposed_values_says_what_they_are() {
     assert_snapshot!(Program::alone().run(&["ca", "exposed", "--help"]));
 }
+
+#[test]
+fn while_the_authority_for_ingress_is_replaced_both_certificates_are_printed() {
+    const PATH: &str = "GET /v1alpha1/ingress/authority";
+    let fake = Fake::start();
+    let settled = json!({"certificate": "FIRST\n", "fingerprint": "0000", "domains": ["lan"]});
+    fake.reply(PATH, 200, settled.clone());
+    let program = Program::of(&fake);
+    let printed = program.run(&["ca", "trust"]);
+    assert!(printed.contains("FIRST\n"), "{printed}");
+    assert!(!printed.contains("being replaced"), "{printed}");
+    let printed = program.run(&["ca", "trust", "--next"]);
+    assert!(
+        printed.contains("no other authority is to replace") && !printed.contains("FIRST"),
+        "{printed}"
+    );
+
+    let mut trust = settled.clone();
+    trust["next"] = json!({"certificate": "SECOND\n", "fingerprint": "1111", "domains": ["corp"]});
+    trust["nextIssues"] = "2026-12-24T18:00:00Z".into();
+    fake.instead(PATH, 200, trust);
+    let printed = program.run(&["ca", "trust"]);
+    assert!(printed.contains("FIRST\nSECOND\n"), "{printed}");
+    assert!(
+        printed.contains("the second one issues all certificates from 2026-12-24T18:00:00Z on"),
+        "{printed}"
+    );
+    let printed = program.run(&["ca", "trust", "--next"]);
+    assert!(
+        printed.contains("SECOND\n") && !printed.contains("FIRST"),
+        "{printed}"
+    );
+
+    let mut issue = settled;
+    issue["previous"] = json!({"certificate": "ZERO\n", "fingerprint": "2222", "domains": ["lan"]});
+    fake.instead(PATH, 200, issue);
+    let printed = program.run(&["ca", "trust"]);
+    assert!(printed.contains("FIRST\nZERO\n"), "{printed}");
+}
+
+#[test]
+fn a_request_for_the_authority_for_ingress_says_that_clients_have_to_trust_the_new_one() {
+    let fake = Fake::start();
+    let due = "to be replaced, because somebody asked for it";
+    fake.reply(
+        "POST /v1alpha1/authorities/ingress-ca/rotate",
+        200,
+        authority("ingress-ca", "Due", "0000", due),
+    );
+    let printed = Program::of(&fake).run(&["ca", "rotate", "ingress-ca"]);
+    assert!(
+        printed.contains("authority/ingress-ca is in phase Due")
+            && printed.contains("`katcall ca trust --next` prints its certificate"),
+        "{printed}"
+    );
+}

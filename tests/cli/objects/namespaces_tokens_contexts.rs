@@ -34,6 +34,32 @@ fn a_namespace_is_created() {
 }
 
 #[test]
+fn a_namespace_that_exists_keeps_its_labels_and_settings() {
+    let fake = Fake::start();
+    fake.reply(
+        "POST /v1alpha1/namespaces",
+        412,
+        error("PreconditionFailed", "it exists already"),
+    );
+    let present = |labels: serde_json::Value| json!({"kind": "Namespace", "metadata": {"name": "shop", "labels": labels}, "spec": {}, "status": {"phase": "Active"}});
+    let item = "GET /v1alpha1/namespaces/shop";
+    fake.reply(item, 200, present(json!({"team": "a"})));
+    let program = Program::of(&fake);
+    let text = program.run(&["create", "namespace", "shop"]);
+    assert!(text.starts_with("exit: 1\n"), "{text}");
+    assert!(
+        text.contains("the namespace `shop` exists already"),
+        "{text}"
+    );
+    assert!(text.contains("katcall namespace set shop"), "{text}");
+    // One that is as this command makes it.
+    fake.instead(item, 200, present(json!({})));
+    let text = program.run(&["create", "namespace", "shop"]);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+    assert!(text.contains("namespace/shop unchanged"), "{text}");
+}
+
+#[test]
 fn several_namespaces_are_created_and_several_tokens_revoked_at_once() {
     let fake = Fake::start();
     let made = json!({"outcome": "created", "kind": "Namespace", "metadata": {"name": "shop"}});

@@ -77,6 +77,24 @@ fn a_node_has_its_instances() {
 }
 
 #[test]
+fn a_node_has_its_gpus_with_their_memory_and_use() {
+    let fake = shop();
+    let mut node = node("a", "Ready", &["worker"]);
+    node["status"]["gpus"] = serde_json::json!([
+        {"name": "amd.com/gpu=0", "used": false},
+        {"name": "nvidia.com/gpu=0", "memory": "24Gi", "used": true},
+    ]);
+    fake.reply("GET /v1alpha1/nodes/a", 200, node.clone());
+    let text = Program::of(&fake).run(&["describe", "node", "a"]);
+    let first = "gpus          amd.com/gpu=0, memory unknown, free\n";
+    let second = "              nvidia.com/gpu=0, 24.0Gi memory, in use\n";
+    assert!(text.contains(&format!("{first}{second}")), "{text}");
+    fake.list("/v1alpha1/nodes", &[node]);
+    let text = Program::of(&fake).run(&["get", "nodes", "-o", "wide"]);
+    assert!(text.contains("1 of 2 free"), "{text}");
+}
+
+#[test]
 fn a_namespace_is_short() {
     let fake = shop();
     fake.reply(

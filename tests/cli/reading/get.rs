@@ -398,7 +398,7 @@ fn a_watch_that_is_refused_later_ends_with_its_reason() {
     no workloads in namespace default
     error: the token was revoked
 
-    hint: the token is not known here; see `katcall context list`
+    hint: an administrator makes another token with `katcall token create`; `katcall context list` shows which connection is used
     ");
 }
 

@@ -191,6 +191,27 @@ fn a_store_that_is_full_is_trouble_and_its_size_is_said() {
 }
 
 #[test]
+fn a_virtual_address_that_no_machine_can_hold_is_named() {
+    let fake = cluster();
+    let member = with_member(
+        node("a", "Ready", &["leader", "etcd", "worker"]),
+        true,
+        "Votes",
+        "its etcd answers and has a vote",
+    );
+    fake.list("/v1alpha1/nodes", &[member]);
+    fake.list("/v1alpha1/workloads", &[]);
+    fake.list("/v1alpha1/instances", &[]);
+    fake.list("/v1alpha1/events", &[]);
+    let address = json!({"kind": "VirtualAddress", "metadata": {"name": "192.168.1.9"},
+        "spec": {"address": "192.168.1.9/24", "interface": "eth7", "onLeaderLoss": "keep"},
+        "status": {"held": false, "reason": "NoAddressHolder", "message": "no machine can hold it",
+            "machines": [{"node": "a", "state": "NoInterface", "message": "there is no eth7"}]}});
+    fake.list("/v1alpha1/virtual-addresses", &[address]);
+    assert_snapshot!(Program::of(&fake).run(&["status"]));
+}
+
+#[test]
 fn warnings_leave_with_what_they_were_about() {
     let fake = cluster();
     let member = with_member(

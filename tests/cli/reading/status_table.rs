@@ -44,6 +44,7 @@ struct Scene {
     workloads: Vec<Value>,
     instances: Vec<Value>,
     authorities: Vec<Value>,
+    addresses: Vec<Value>,
     /// The overview on n4.
     overview: Value,
     /// No machine answers.
@@ -84,6 +85,7 @@ impl Scene {
                 on_n4(instance("web-bbbbb", "Running")),
             ],
             authorities: vec![authority("Settled", "", "2036-11-01T00:00:00Z")],
+            addresses: vec![address(json!({"holder": "n2", "held": true}))],
             overview: json!({
                 "cluster": "home", "clusterUid": "u", "leader": "n1", "stale": false,
                 "nodes": machines,
@@ -186,7 +188,14 @@ impl Scene {
             let body = json!({"metadata": {"name": "home"}, "spec": {}});
             fake.reply("GET /v1alpha1/config/cluster", 200, body);
         };
-        let whole = ["nodes", "workloads", "instances", "authorities", "events"];
+        let whole = [
+            "nodes",
+            "workloads",
+            "instances",
+            "authorities",
+            "virtual-addresses",
+            "events",
+        ];
         match asked {
             Asked::Reader => {
                 configuration();
@@ -197,6 +206,7 @@ impl Scene {
                 }
                 fake.list("/v1alpha1/instances", &self.instances);
                 fake.list("/v1alpha1/authorities", &self.authorities);
+                fake.list("/v1alpha1/virtual-addresses", &self.addresses);
                 fake.list("/v1alpha1/events", &[]);
             }
             Asked::DeployToken => {
@@ -221,7 +231,13 @@ impl Scene {
                 fake.list("/v1alpha1/instances", &here);
                 let body = self.overview.clone();
                 fake.reply("GET /v1alpha1/overview", 200, body);
-                let refused = ["workloads", "events", "config/cluster", "authorities"];
+                let refused = [
+                    "workloads",
+                    "events",
+                    "config/cluster",
+                    "authorities",
+                    "virtual-addresses",
+                ];
                 refuse(&refused, 403, "Forbidden");
                 fake.instead(
                     "GET /healthz",
@@ -232,6 +248,13 @@ impl Scene {
         }
         fake
     }
+}
+
+/// A virtual address with this status.
+fn address(status: Value) -> Value {
+    json!({"kind": "VirtualAddress", "metadata": {"name": "192.168.1.9"},
+        "spec": {"address": "192.168.1.9/24", "interface": "auto", "onLeaderLoss": "keep"},
+        "status": status})
 }
 
 /// A machine as n4 shows it: of others, what the overview has.
@@ -546,6 +569,19 @@ const TABLE: &[Row] = &[
         OF_MACHINE,
     ),
     (
+        "no machine can hold a virtual address",
+        |scene| {
+            scene.addresses = vec![address(json!({"held": false, "reason": "NoAddressHolder",
+                "message": "no machine can hold it"}))];
+        },
+        OF_CLUSTER,
+    ),
+    (
+        "a virtual address is on its way to another machine",
+        |scene| scene.addresses = vec![address(json!({"holder": "n3", "held": false}))],
+        WELL,
+    ),
+    (
         "a machine does not isolate namespaces",
         |scene| scene.condition("n3", "IsolationEnforced", false, "IsolationNotEnforced"),
         OF_CLUSTER,
@@ -558,6 +594,11 @@ const TABLE: &[Row] = &[
     (
         "a machine does not enforce limits",
         |scene| scene.condition("n3", "LimitsEnforced", false, "ControllerMissing"),
+        WELL,
+    ),
+    (
+        "a machine has a CDI spec that it does not use",
+        |scene| scene.condition("n3", "GpuSpecsRead", false, "CdiSpecUnusable"),
         WELL,
     ),
     (

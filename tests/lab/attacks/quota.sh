@@ -29,6 +29,38 @@ kat apply -f "$(workload second --namespace other)" --wait
 kat namespace set default workloads=none instances=none secrets=none
 tenant apply -f "$(workload second)" --wait
 tenant secret set two key=value
+
+# Hosts of routes are counted, and so are new certificates by ACME.
+# with_route NAME ROUTE: the folder of a workload with this route.
+with_route() {
+    local folder
+    folder=$(workload "$1" --port 80)
+    n1 sh -c 'printf "  ingress:\n    - %s\n" "$2" >>"$1/VirtualLoadBalancer.kat"' sh "$folder" "$2"
+    echo "$folder"
+}
+route_reason() { tenant get routes -o json | jq -er --arg host "$1" '.items[] | select(.spec.host == $host) | .status.reason'; }
+kat namespace set default hosts=1
+tenant apply -f "$(with_route routed '{host: one.lan, servicePortName: web}')"
+exceeds_quota hosts 1 2 apply -f "$(with_route more '{host: two.lan, servicePortName: web}')"
+exceeds_quota hosts 1 2 apply -f "$(with_route routed '{host: one.lan, servicePortName: web, redirectFrom: [www.one.lan]}')"
+refused tenant namespace set default hosts=none
+kat namespace set default hosts=none certificateOrders=0
+# Nothing answers at this address: a server that is asked gives no certificate.
+kat config set acme.directory=https://192.0.2.1:14000/dir acme.email=admin@example.org acme.agreeToTerms=true
+tenant apply -f "$(with_route more '{host: tenant.example.org, servicePortName: web, tls: {issuer: acme}}')"
+is_at_limit() { [[ $(route_reason tenant.example.org) == CertificateLimitReached ]]; }
+wait_for 30 is_at_limit
+contains "$(tenant get routes -o json)" "another quota certificateOrders of namespace default, which is 0"
+refused tenant namespace set default certificateOrders=100
+prints_nothing "orders of certificates" etcdctl_on n1 get --prefix --keys-only /kat/ingress/orders/
+# The control: with another quota the order begins.
+kat namespace set default certificateOrders=none
+is_under_way() { [[ $(route_reason tenant.example.org) == Certificate@(Pending|Failed) ]]; }
+wait_for 30 is_under_way
+tenant delete workload more --wait
+tenant delete workload routed --wait
+kat config set acme.agreeToTerms=false
+
 tenant delete workload first --wait
 tenant delete workload second --wait
 tenant delete secret one

@@ -26,7 +26,7 @@ is_shown_to_n4() {
     case $1 in
     /kat/nodes/desired/n4/*) ;;
     /kat/config/cluster_uid | /kat/config/leader_endpoint | /kat/config/leader_name | /kat/config/cluster | /kat/config/endpoints) ;;
-    /kat/config/members | /kat/config/registries | /kat/config/store_epoch | /kat/config/cluster_authority) ;;
+    /kat/config/members | /kat/config/registries | /kat/config/store_epoch | /kat/config/cluster_authority | /kat/config/wanted) ;;
     /kat/network/nodes/*/subnet | /kat/network/nodes/*/wg_pubkey | /kat/network/nodes/*/wg_endpoints | /kat/network/nodes/*/reach) ;;
     /kat/network/services/*/ip | /kat/network/services/*/balance | /kat/network/services/*/access) ;;
     /kat/network/allocations/*/ip | /kat/network/namespaces/*) ;;

@@ -16,7 +16,7 @@ use crate::{
 use kat_agent::DesiredList;
 use kat_types::{
     api::{Condition, DRAIN_BLOCKED, NodePhase, WorkloadPhase},
-    assignment::{Assignment, DesiredMeta, DesiredRun},
+    assignment::{Assignment, DesiredMeta, DesiredRun, replica_name},
     images::KeptImages,
     reason::Reason,
     store::{
@@ -39,6 +39,13 @@ const MOST_CROWDED: Duration = Duration::from_secs(6);
 
 fn read<T: DeserializeOwned>(item: &KeyValue) -> T {
     serde_json::from_slice(&item.value).unwrap()
+}
+
+/// Whether a name below a workload is that of a replica, such as `db-0`, and not of an instance, whose last
+/// part has five characters.
+pub(crate) fn is_replica_name(name: &str) -> bool {
+    let last = name.rsplit_once('-').map(|(_, last)| last);
+    last.is_some_and(|last| last.len() < 5 && last.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Assignments in the store by unit, each with its machine.
@@ -68,10 +75,12 @@ impl World {
             self.monitor.violated(format!("{leaders:?} lead at once"));
         }
         self.note_dead_overlays();
+        self.check_epochs();
         self.check_copies();
         let live = self.live();
         self.check_cut(&live);
         self.check_claims(&live);
+        self.check_added(&live);
         let now = (self.store.revision(), self.person.answers(), live.clone());
         if self.checked.as_ref() == Some(&now) {
             return;
@@ -640,14 +649,41 @@ impl World {
         let named = self.store.peek(&format!("{}{NAMESPACE}/", keys::DNS)).items;
         let own = frozen.map(|frozen| format!("{}{NAMESPACE}/{frozen}/", keys::DNS));
         let is_own = |key: &str| own.as_ref().is_some_and(|own| key.starts_with(own));
-        let named = named.iter().filter(|item| !is_own(&item.key)).count();
+        let named = named.iter().filter(|item| !is_own(&item.key));
+        let (replicas, named): (Vec<_>, Vec<_>) = named.partition(|item| {
+            let value = item.key.rsplit('/').next().unwrap_or_default();
+            value
+                .split_once('=')
+                .is_some_and(|(name, _)| is_replica_name(name))
+        });
         // An instance that waits for its data has no names.
         let live = self.live();
         let others = assigned
             .iter()
             .filter(|(unit, (_, one))| Some(&*one.workload) != frozen && live.contains_key(*unit));
-        if named != 2 * others.count() {
+        if named.len() != 2 * others.clone().count() {
             return Some("the names are not those of the instances".to_owned());
+        }
+        // One that waits for its data may have its replica's name, since it is Starting.
+        let with_data = assigned.iter().filter(|(_, (_, one))| {
+            one.has_replica_name()
+                && one.wanted == DesiredRun::Running
+                && Some(&*one.workload) != frozen
+        });
+        let record = |one: &Assignment| {
+            let name = replica_name(&one.workload, one.slot);
+            let value = format!("{name}={}", one.address);
+            keys::dns_record(NAMESPACE, &one.workload, "A", &value)
+        };
+        let possible: BTreeSet<String> =
+            with_data.clone().map(|(_, (_, one))| record(one)).collect();
+        let needed = with_data.filter(|(unit, _)| live.contains_key(*unit));
+        let needed: BTreeSet<String> = needed.map(|(_, (_, one))| record(one)).collect();
+        let present: BTreeSet<String> = replicas.iter().map(|item| item.key.clone()).collect();
+        if !present.is_subset(&possible) || !needed.is_subset(&present) {
+            return Some(format!(
+                "the names of replicas are {present:?}, and not {needed:?} or more of {possible:?}"
+            ));
         }
         let users = self.machines.iter().flat_map(|machine| machine.users());
         let left: BTreeSet<u32> = users

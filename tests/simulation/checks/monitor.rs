@@ -1,16 +1,24 @@
 //! The trace of a run, and the first violation in it.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    time::Duration,
+};
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use crate::{faults::unwritable_workload, load::rollouts};
+use crate::{
+    checks::jobs::JobHistory,
+    faults::unwritable_workload,
+    load::{jobs::ScheduledJob, rollouts},
+};
 use kat_plan::{ClusterPlan, Snapshot};
 use kat_testing::MemoryStore;
 use kat_types::{
     api::NodePhase,
-    assignment::Assignment,
+    assignment::{AssignedRun, Assignment},
     reason::Reason,
     resource::OnPartition,
     store::{
@@ -29,6 +37,9 @@ pub(crate) struct Assigned {
     pub writes: Vec<String>,
     /// The instance has `onPartition: stop`: its machine stops it before a leader replaces it.
     pub stops: bool,
+    pub slot: u32,
+    /// The run of a Job that it belongs to.
+    pub run: Option<AssignedRun>,
 }
 
 fn writes(assignment: &Assignment) -> Vec<String> {
@@ -42,6 +53,13 @@ pub(crate) struct Monitor {
     /// How long a machine must be silent before a leader may call it lost.
     silence: Duration,
     state: Mutex<State>,
+    jobs: Mutex<JobHistory>,
+}
+
+/// The newest report of a machine that a leader accepted.
+struct Heard {
+    sent: Instant,
+    accepted: Instant,
 }
 
 #[derive(Default)]
@@ -49,7 +67,9 @@ struct State {
     violation: Option<String>,
     trace: Vec<String>,
     assigned: BTreeMap<String, Assigned>,
-    heard: BTreeMap<String, Instant>,
+    /// Names of the workloads of these instances.
+    placed: BTreeSet<String>,
+    heard: BTreeMap<String, Heard>,
     /// When each machine's overlay was dead last.
     overlay_dead: BTreeMap<String, Instant>,
 }
@@ -61,6 +81,7 @@ impl Monitor {
             began: Instant::now(),
             silence,
             state: Mutex::default(),
+            jobs: Mutex::default(),
         }
     }
 
@@ -92,6 +113,21 @@ impl Monitor {
         self.lock().assigned.get(unit).cloned()
     }
 
+    /// Whether an instance of the workload was ever assigned.
+    pub(crate) fn was_placed(&self, workload: &str) -> bool {
+        self.lock().placed.contains(workload)
+    }
+
+    /// What is written of these Jobs is checked.
+    pub(crate) fn follow_jobs(&self, jobs: Vec<ScheduledJob>) {
+        self.jobs.lock().followed = jobs;
+    }
+
+    /// Whether a run of the Job has succeeded.
+    pub(crate) fn has_succeeded(&self, workload: &str) -> bool {
+        self.jobs.lock().succeeded.contains(workload)
+    }
+
     /// The process with the oldest candidate key in the store.
     pub(crate) fn leader(&self) -> Option<String> {
         self.leadership().map(|(process, _)| process)
@@ -117,6 +153,10 @@ impl Monitor {
                 "{process} wrote {written:?} while {leader:?} led: a deposed leader changed something"
             ));
         }
+        let wrong = self.jobs.lock().written(operations);
+        if let Some(why) = wrong {
+            self.violated(why);
+        }
         for operation in operations {
             let WriteOperation::Put(key, value) = operation else {
                 continue;
@@ -128,7 +168,10 @@ impl Monitor {
                     address: assignment.address,
                     writes: writes(&assignment),
                     stops: assignment.on_partition == OnPartition::Stop,
+                    slot: assignment.slot,
+                    run: assignment.run.clone(),
                 };
+                self.lock().placed.insert(assignment.workload.clone());
                 let before = self.lock().assigned.insert(assignment.unit(), assigned);
                 if let Some(node) = key.strip_prefix(keys::NODE_DESIRED)
                     && let Some((node, _)) = node.split_once('/')
@@ -164,14 +207,25 @@ impl Monitor {
         draining && drained
     }
 
-    /// A leader accepted a report of the machine.
-    pub(crate) fn record_accepted_report(&self, machine: &str) {
-        self.lock().heard.insert(machine.to_owned(), Instant::now());
+    /// A leader accepted the report that the machine sent at `sent`. One that comes after a newer one
+    /// says nothing of the machine.
+    pub(crate) fn record_accepted_report(&self, machine: &str, sent: Instant) {
+        let accepted = Instant::now();
+        let mut state = self.lock();
+        let before = state.heard.get(machine);
+        if before.is_none_or(|before| before.sent < sent) {
+            let heard = Heard { sent, accepted };
+            state.heard.insert(machine.to_owned(), heard);
+        }
     }
 
-    /// How long ago a leader accepted the machine's last report; `None` if none ever was.
+    /// How long ago a leader accepted the machine's newest report; `None` if none ever was.
     pub(crate) fn silent(&self, machine: &str) -> Option<Duration> {
-        self.lock().heard.get(machine).map(Instant::elapsed)
+        let state = self.lock();
+        state
+            .heard
+            .get(machine)
+            .map(|heard| heard.accepted.elapsed())
     }
 
     /// The overlay of the machine is dead now.
@@ -231,7 +285,7 @@ impl Monitor {
             if let Some(why) = self.wrongly_unreachable(machine, record, &status) {
                 self.violated(format!("{process} plans: {why}"));
             }
-            let heard = self.lock().heard.get(machine).map(Instant::elapsed);
+            let heard = self.silent(machine);
             if let Some(ago) = heard
                 && status.phase == NodePhase::NotReady
                 && new

@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kat_plan::ClusterPlan;
+use kat_plan::{ClusterPlan, Snapshot};
 use kat_types::{
     assignment::DesiredRun,
-    resource::{Container, UpdateStrategyType},
+    resource::{ConcurrencyPolicy, Container, UpdateStrategyType},
     store::{
         keys,
         snapshot::{ObservedReports, WorkloadEntry},
-        transaction::WriteOperation,
+        transaction::{Compare, WriteOperation},
     },
 };
 
@@ -51,6 +51,21 @@ pub(crate) enum Without {
     RetriedWrites,
     /// Nobody starts a user's manager that has ended.
     ManagerStart,
+    /// Reports do not say their order, so the leader believes the one that arrives last.
+    ReportOrder,
+    /// An agent that starts does not know which epoch of the store it has followed.
+    KeptEpoch,
+    /// Agents believe every later epoch of the store.
+    EpochProofs,
+    /// Every second plan sees the runs of Jobs as the plan before did. That is no safeguard: the
+    /// transactions compare what they write.
+    FreshRuns,
+    /// As [`Self::FreshRuns`], and the transactions do not compare the state and the runs of Jobs.
+    RunCompare,
+    /// Runs of a Job begin whatever other run is active.
+    Forbid,
+    /// The planner ignores `startAfter`.
+    StartOrder,
 }
 
 impl Without {
@@ -65,6 +80,44 @@ impl Without {
                 | Self::RetriedWrites
                 | Self::ManagerStart
         )
+    }
+
+    /// Whether every seed has Jobs, daemons and start order ([`crate::load::added`]).
+    pub(crate) fn is_about_the_added_load(self) -> bool {
+        matches!(
+            self,
+            Self::FreshRuns | Self::RunCompare | Self::Forbid | Self::StartOrder
+        )
+    }
+}
+
+/// The transactions of a plan compare nothing of Jobs.
+pub(crate) fn compare_no_runs(plan: &mut ClusterPlan) {
+    for change in &mut plan.changes {
+        change.conditions.retain(|condition| {
+            let (Compare::ModRevision(key, _) | Compare::CreateRevision(key, _)) = condition;
+            !key.starts_with(keys::JOBS)
+        });
+    }
+}
+
+/// Every Job allows runs beside each other.
+pub(crate) fn overlap_runs(snapshot: &mut Snapshot) {
+    for entry in snapshot.workloads.values_mut() {
+        if let Ok(parsed) = &mut Arc::make_mut(entry).parsed
+            && let Some(job) = &mut Arc::make_mut(parsed).job
+        {
+            job.concurrency_policy = ConcurrencyPolicy::Allow;
+        }
+    }
+}
+
+/// No workload starts after another one.
+pub(crate) fn start_at_once(snapshot: &mut Snapshot) {
+    for entry in snapshot.workloads.values_mut() {
+        if let Ok(parsed) = &mut Arc::make_mut(entry).parsed {
+            Arc::make_mut(parsed).workload.spec.start_after.clear();
+        }
     }
 }
 

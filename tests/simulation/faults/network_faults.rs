@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::future::BoxFuture;
+use futures_util::{TryStreamExt, future::BoxFuture};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Notify,
@@ -16,7 +16,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{checks::monitor::Monitor, faults::stream_faults::lagging};
-use kat_store::{Leadership, Listing, StateStore, StoreError, TransactionResult, WatchStream};
+use kat_store::{
+    Leadership, Listing, StateStore, StoreError, TransactionResult, WatchEvent, WatchStream,
+};
 use kat_testing::{CALL_TIMEOUT, MemoryStore};
 use kat_types::store::{
     keys,
@@ -61,6 +63,8 @@ pub(crate) struct Conditions {
     pub power: u64,
     /// The machine's reports are refused on their way; everything else arrives.
     pub reports_refused: bool,
+    /// Each report arrives a second time, so much later.
+    pub reports_repeated: Option<Duration>,
     /// Connections for new state streams get no answer; open streams stay.
     pub opens_no_stream: bool,
     /// How much later than other traffic the frames of the machine's streams arrive.
@@ -261,11 +265,24 @@ impl Wire {
 fn with_machine(operation: WriteOperation) -> WriteOperation {
     match operation {
         WriteOperation::Put(key, name) if key == keys::LEADER_NAME => {
-            let machine = name.split(|byte| *byte == b'.').next();
-            WriteOperation::Put(key, machine.unwrap_or_default().to_vec())
+            WriteOperation::Put(key, machine_of(&name))
         }
         other => other,
     }
+}
+
+/// As [`with_machine`], for what a process reads: candidates of the product have the names of machines.
+fn with_candidate(mut item: KeyValue) -> KeyValue {
+    if item.key.starts_with(keys::ELECTION) {
+        item.value = machine_of(&item.value);
+    }
+    item
+}
+
+/// The machine of a process, such as n1 of n1.2.
+fn machine_of(process: &[u8]) -> Vec<u8> {
+    let machine = process.split(|byte| *byte == b'.').next();
+    machine.unwrap_or_default().to_vec()
 }
 
 fn is_fence(condition: &Compare) -> bool {
@@ -279,12 +296,26 @@ impl StateStore for Wire {
     }
 
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
-        self.reads.list(prefix).await
+        let mut listing = self.reads.list(prefix).await?;
+        listing.items = listing.items.into_iter().map(with_candidate).collect();
+        Ok(listing)
     }
 
     async fn watch(&self, prefix: &str, from_revision: i64) -> Result<WatchStream, StoreError> {
         let changes = self.reads.watch(prefix, from_revision).await?;
-        Ok(lagging(changes, Arc::clone(&self.way), self.began))
+        let changes = changes.map_ok(|mut batch| {
+            for event in &mut batch.events {
+                if let WatchEvent::Put(item) = event {
+                    *item = with_candidate(item.clone());
+                }
+            }
+            batch
+        });
+        Ok(lagging(
+            Box::pin(changes),
+            Arc::clone(&self.way),
+            self.began,
+        ))
     }
 
     async fn transact(

@@ -7,7 +7,7 @@ use kat_plan::{ClusterPlan, Snapshot};
 use kat_types::{
     api::{Health, InstancePhase, NodePhase},
     assignment::{Assignment, DesiredRun},
-    resource::{MaxSurge, UpdateStrategyType},
+    resource::{MaxSurge, UpdateStrategyType, WorkloadType},
     store::{
         keys, records::NodeStatusRecord, snapshot::WorkloadEntry, transaction::WriteOperation,
     },
@@ -54,7 +54,9 @@ pub(crate) fn wrong(snapshot: &Snapshot, plan: &ClusterPlan) -> Option<String> {
     let before = assigned(snapshot);
     for (key, entry) in &snapshot.workloads {
         let Ok(parsed) = &entry.parsed else { continue };
-        if entry.meta.value.deleting {
+        // Runs end, and the instances of a DaemonService follow the machines.
+        let is_service = parsed.workload.spec.kind == WorkloadType::Service;
+        if entry.meta.value.deleting || !is_service {
             continue;
         }
         let of = |all: &BTreeMap<String, (String, Assignment)>| {

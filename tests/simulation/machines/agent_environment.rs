@@ -5,8 +5,9 @@ use std::{net::SocketAddrV4, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::body::Body;
-use hyper::{Request, StatusCode, header};
+use hyper::{Request, Response, StatusCode, header};
 use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     api_calls::Net, checks::monitor::Monitor, faults::forged_reports::Forger,
@@ -89,22 +90,52 @@ impl ReportSink for Sink {
             self.monitor.note(&format!("{} says {lies}", self.node));
         }
         let report = forged.as_ref().map_or(report, |(forged, _)| forged);
-        let request = Request::post(format!("/v1alpha1/nodes/{}/status", self.node))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Body::from(serde_json::to_vec(report).unwrap()))
-            .unwrap();
-        let monitor = Arc::clone(&self.monitor);
-        let node = self.node.clone();
-        let heard = move || monitor.record_accepted_report(&node);
-        let answered = self
-            .net
-            .ask(Some(&self.node), leader, request, heard)
-            .await?;
+        let sent = SentReport {
+            net: Arc::clone(&self.net),
+            monitor: Arc::clone(&self.monitor),
+            node: self.node.clone(),
+            leader: leader.to_owned(),
+            body: serde_json::to_vec(report).unwrap(),
+            at: Instant::now(),
+        };
+        if let Some(after) = self.net.ways[&self.node].now().reports_repeated {
+            let copy = sent.clone();
+            tokio::spawn(async move {
+                sleep(after).await;
+                let _ = copy.arrive().await;
+            });
+        }
+        let answered = sent.arrive().await?;
         if answered.status() != StatusCode::NO_CONTENT {
             return Err(format!("the leader said {}", answered.status()));
         }
         let unsure = answered.headers()[UNSURE_HEADER].to_str().unwrap();
         Ok(Duration::from_millis(unsure.parse().unwrap()))
+    }
+}
+
+/// A report on its way to the leader.
+#[derive(Clone)]
+struct SentReport {
+    net: Arc<Net>,
+    monitor: Arc<Monitor>,
+    node: String,
+    leader: String,
+    body: Vec<u8>,
+    at: Instant,
+}
+
+impl SentReport {
+    async fn arrive(self) -> Result<Response<Body>, String> {
+        let request = Request::post(format!("/v1alpha1/nodes/{}/status", self.node))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(self.body))
+            .unwrap();
+        let (monitor, node, at) = (self.monitor, self.node.clone(), self.at);
+        let heard = move || monitor.record_accepted_report(&node, at);
+        self.net
+            .ask(Some(&self.node), &self.leader, request, heard)
+            .await
     }
 }
 

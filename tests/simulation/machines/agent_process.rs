@@ -15,6 +15,7 @@ use crate::{
     faults::{
         forged_reports::Forger,
         network_faults::{Way, Wire},
+        returning_clusters::{EpochRules, keep_positions},
     },
     load::volume_data::{Line, apart},
     machines::{
@@ -28,15 +29,15 @@ use crate::{
     random::Random,
 };
 use kat_agent::{
-    DesiredList, FenceMemory, FollowedSettings, ImageCare, LIST_AGE, MachineIdentity,
-    MachineOptions, NetworkFiles, OwnVolumes, PartitionFence, Reporter, Secrets, Statuses,
-    Supervisor, VolumeMoves, VolumeRemovals, Volumes, WorkerTools, follow_desired,
+    DesiredList, FenceMemory, FollowedSettings, ImageCare, JobStarts, LIST_AGE, MachineIdentity,
+    MachineOptions, NetworkFiles, OwnVolumes, PartitionFence, PositionFile, Reporter, Secrets,
+    Statuses, Supervisor, VolumeMoves, VolumeRemovals, Volumes, WorkerTools, follow_desired,
 };
 use kat_api::{Api, ApiConfig, ApiLimits, routes::router};
 use kat_daemon::watchdog::LoopPulses;
 use kat_leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with};
 use kat_render::{RenderSettings, Renderer};
-use kat_store::{KnownState, Mirror, MirrorState, SILENCE, StateFeed, follow_source_with};
+use kat_store::{Mirror, MirrorState, SILENCE, StateFeed, follow_source_with};
 use kat_testing::MemoryStore;
 use kat_types::{
     machine::{
@@ -80,6 +81,9 @@ pub(crate) struct Place {
     pub retries_writes: bool,
     /// A user's manager that has ended is started.
     pub starts_managers: bool,
+    /// Reports say their order.
+    pub orders_reports: bool,
+    pub epochs: EpochRules,
 }
 
 pub(crate) struct Process {
@@ -174,6 +178,7 @@ impl Process {
             statuses: statuses.clone(),
             pulses: LoopPulses::default(),
         };
+        let job_starts = tools.job_starts.clone();
         let volumes = Arc::clone(&tools.volumes);
         self.volumes = Some(Arc::clone(&volumes));
         let moved = apart(moved);
@@ -237,14 +242,21 @@ impl Process {
             reached,
             fenced: fenced_now,
             memory: place.stops.then_some(memory),
+            job_starts,
         };
         let node = place.identity.node.clone();
         let source = state_source(&node, &place.net, feed);
         let mut random = place.random();
         let chances =
             Box::new(move || f64::from(u32::try_from(random.below(1_000)).unwrap()) / 1_000.0);
-        let copy =
-            follow_source_with(source, KnownState::default(), chances, self.cancel.clone()).mirror;
+        let positions = PositionFile {
+            path: place.root.join("position.json"),
+            cluster_uid: place.identity.cluster_uid.clone(),
+        };
+        let (known, epochs) = place.epochs.known(&positions, &node);
+        let followed = follow_source_with(source, known, chances, self.cancel.clone());
+        let keeping = epochs.map(|epochs| keep_positions(positions, epochs, followed.confirmed));
+        let copy = followed.mirror;
         self.copy = Some(copy.clone());
         place.net.forward(&node, &self.closed);
         let reporter = Reporter {
@@ -270,6 +282,9 @@ impl Process {
             outside: watch::Sender::default(),
             clock: Arc::clone(&place.clock),
             boot_clock,
+            boot_id: place
+                .orders_reports
+                .then(|| format!("boot-{}", place.way.now().power)),
             settings,
             pulses: LoopPulses::default(),
         };
@@ -298,6 +313,7 @@ impl Process {
         ];
         let run = |work| tokio::spawn(Arc::clone(&place.way).run_while_awake(work));
         self.tasks = loops.into_iter().map(run).collect();
+        self.tasks.extend(keeping.map(tokio::spawn));
     }
 
     /// Returns the feed of its copy of the store.
@@ -463,5 +479,6 @@ fn tools(place: &Place) -> WorkerTools {
         listeners: Arc::new(Nobody),
         options: MachineOptions::new(&root, &AgentConfig::default()),
         images: ImageCare::new(&root, &AgentConfig::default()),
+        job_starts: JobStarts::default(),
     }
 }

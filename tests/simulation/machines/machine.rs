@@ -10,9 +10,9 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use crate::faults::network_faults::Way;
+use crate::{faults::network_faults::Way, load::jobs::Program};
 use kat_agent::{GeneratorError, UnitGenerator, UserAccounts};
 use kat_host::users::UserError;
 use kat_systemd::{
@@ -251,10 +251,13 @@ fn copied(folder: &Path, uid: u32, pace: Pace) -> BTreeMap<String, UnitBehaviour
 }
 
 fn container(pace: Pace, text: String) -> UnitBehaviour {
+    // The unit of a Job's instance.
+    let remains = text.contains("\nRemainAfterExit=yes\n");
     UnitBehaviour {
         start_takes: pace.starts,
         stop_takes: pace.stops,
-        restarts: true,
+        restarts: !remains,
+        remains,
         text,
         ..UnitBehaviour::default()
     }
@@ -266,6 +269,43 @@ fn image(text: String) -> UnitBehaviour {
         exits: Some(0),
         text,
         ..UnitBehaviour::default()
+    }
+}
+
+/// Waits for the end of the program of a Job's instance that has just started, by itself or by
+/// `RuntimeMaxSec=`.
+async fn attend(fake: Arc<FakeManager>, unit: String) {
+    let Some(behaviour) = fake.behaviour(&unit).filter(|one| one.remains) else {
+        return;
+    };
+    let Ok(invocation) = fake.invocation_id(&unit).await else {
+        return;
+    };
+    let mut lines = behaviour.text.lines();
+    let longest = lines.find_map(|line| line.strip_prefix("RuntimeMaxSec="));
+    let longest = longest.map(|seconds| Duration::from_secs(seconds.parse().unwrap()));
+    let program = Program::of_unit(&unit, longest.is_some());
+    let by_itself = program
+        .lasts
+        .filter(|lasts| longest.is_none_or(|most| *lasts < most));
+    let Some(ends) = by_itself.or(longest) else {
+        return;
+    };
+    sleep(ends).await;
+    if by_itself.is_none() {
+        // It ends as slowly as at a stop.
+        sleep(behaviour.stop_takes).await;
+    }
+    let same = fake.invocation_id(&unit).await;
+    let status = fake.status(&unit).await;
+    let runs = status
+        .is_ok_and(|status| status.active_state == ActiveState::Active && status.main_pid != 0);
+    if !runs || same.ok() != Some(invocation) {
+        return;
+    }
+    match by_itself {
+        Some(_) => fake.exits(&unit, program.code),
+        None => fake.exceeds_runtime(&unit),
     }
 }
 
@@ -355,7 +395,13 @@ impl UnitManager for Manager {
     async fn start(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
         self.way.awake().await;
         let (fake, unit) = (Arc::clone(&self.fake), unit.to_owned());
-        let job = tokio::spawn(async move { fake.start(&unit, limit).await });
+        let job = tokio::spawn(async move {
+            let result = fake.start(&unit, limit).await;
+            if matches!(result, Ok(JobResult::Done)) {
+                tokio::spawn(attend(fake, unit));
+            }
+            result
+        });
         job.await.unwrap()
     }
 

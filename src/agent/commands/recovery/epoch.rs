@@ -59,7 +59,7 @@ const AGAIN: Duration = Duration::from_millis(300);
 
 /// Makes a statement of an epoch, sealed for the members and signed for the other machines. Those
 /// that came `before` it stay with it.
-pub(super) fn prove(
+pub fn prove(
     key: &RecoveryKey,
     cluster_uid: &str,
     epoch: u64,

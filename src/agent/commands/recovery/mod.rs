@@ -22,6 +22,7 @@ use crate::{
     service::paths,
 };
 
+pub use self::epoch::prove as prove_epoch;
 pub(crate) use self::{
     backup::{BackupWork, ScheduledBackups, run as backup},
     epoch::{EpochCheck, EpochQuestion, LOOKOUT_INTERVAL, StoreStanding, store_standing},

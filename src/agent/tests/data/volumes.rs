@@ -652,6 +652,7 @@ impl Booted {
                 path: folder.join("reached"),
                 deadlines: folder.join("deadlines.json"),
             }),
+            job_starts: bench.tools.job_starts.clone(),
         };
         let cancel = bench.cancel.clone();
         tokio::spawn(async move {

@@ -1,14 +1,14 @@
 //! Machine resources that an instance asks for: each is checked before the start, and the user's
 //! groups are set before its manager starts.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
 use crate::network::files::instances;
 use kat_host::files;
 use kat_types::{
     machine::{isolation::MachineAccess, root::Root},
-    resource::{HostPort, Port, Protocol},
+    resource::{GpuDriver, GpuRequest, HostPort, Port, Protocol},
 };
 
 fn with_groups(name: &str, groups: &[&str]) -> Assignment {
@@ -321,6 +321,48 @@ fn only_what_the_owner_allows_and_is_a_device() {
         assert_eq!(said(device, allow), Err(reason), "{device} {allow:?}");
     }
     assert!(files::remove(&root.join("dev/file")).unwrap());
+}
+
+#[test]
+fn a_gpu_is_had_where_a_spec_names_it_and_its_nodes_are_there_and_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    std::fs::create_dir_all(root.join("etc/cdi")).unwrap();
+    std::fs::create_dir_all(root.join("dev")).unwrap();
+    let mut one = assignment(0, "model");
+    one.container.resources.gpu = Some(GpuRequest {
+        driver: GpuDriver::Any,
+        min_vram_mb: None,
+    });
+    one.gpu = Some("amd.com/gpu=0".to_owned());
+    let said = |one: &Assignment| {
+        // No field of agent.yaml is needed: root of the machine wrote the spec.
+        let options = MachineOptions::new(&Root::new(root), &AgentConfig::default());
+        let checked = options.check(one, &MachineGroups::default());
+        checked.map_err(|trouble| (trouble.reason.word(), trouble.message))
+    };
+    let spec = r#"{"kind": "amd.com/gpu", "devices": [{"name": "0", "containerEdits":
+        {"deviceNodes": [{"path": "/dev/kfd"}]}}]}"#;
+    std::fs::write(root.join("etc/cdi/broken.json"), "{").unwrap();
+    let (reason, message) = said(&one).unwrap_err();
+    assert_eq!(reason, "GpuMissing");
+    assert!(message.contains("/etc/cdi/broken.json"), "{message}");
+
+    std::fs::write(root.join("etc/cdi/amd.json"), spec).unwrap();
+    let (reason, message) = said(&one).unwrap_err();
+    assert_eq!(reason, "GpuDriverMissing");
+    assert!(message.contains("/dev/kfd"), "{message}");
+
+    symlink("/dev/null", root.join("dev/kfd")).unwrap();
+    assert_eq!(said(&one), Ok(()));
+
+    files::remove(&root.join("dev/kfd")).unwrap();
+    std::fs::write(root.join("dev/kfd"), "").unwrap();
+    let closed = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(root.join("dev/kfd"), closed).unwrap();
+    let (reason, message) = said(&one).unwrap_err();
+    assert_eq!(reason, "DeviceNotOpen");
+    assert!(message.contains("groups: ["), "{message}");
 }
 
 /// An assignment whose container asks for less confinement.

@@ -6,7 +6,8 @@ use crate::desired_state::{
     settings::FollowedSettings,
 };
 use kat_types::{
-    machine::fence::{BootClock, BootTime, RunDeadlines},
+    assignment::AssignedRun,
+    machine::fence::{BootClock, BootTime, JOB_START_CONTACT, RunDeadlines},
     resource::{ClusterSpec, OnPartition},
 };
 
@@ -71,6 +72,7 @@ impl Cut {
             reached: reached.subscribe(),
             fenced: bench.lists.clone(),
             memory,
+            job_starts: bench.tools.job_starts.clone(),
         };
         let fence = tokio::spawn(fence.run(bench.cancel.clone()));
         Self {
@@ -518,4 +520,100 @@ async fn an_agent_that_restarts_counts_its_last_contact_with_the_time_of_that_co
     second.list(true, std::slice::from_ref(&web));
     second.bench.soon().await;
     assert_eq!(deadline_in(folder.path(), &web.instance), Some(deadline));
+}
+
+/// An instance of a Job, whose run had 600 s left when it was placed.
+fn dump(index: u32) -> Assignment {
+    let dump = with_policy(assignment(index, "dump"), RestartCondition::Never);
+    Assignment {
+        schema: 9,
+        workload_type: WorkloadType::Job,
+        run: Some(AssignedRun {
+            key: "manual-1".to_owned(),
+            number: 1,
+            seconds_left: Some(600),
+        }),
+        ..dump
+    }
+}
+
+/// The machine lost its power after the placement and before the start. The list of before is on its
+/// disk.
+#[tokio::test(start_paused = true)]
+async fn after_a_boot_an_instance_of_a_job_waits_for_a_leader_and_for_a_list_of_after_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = boot_clock(Instant::now());
+    let memory = memory_in(folder.path());
+    let booted = Cut::new(None, Some(memory), clock);
+    let (dump, plain) = (dump(0), assignment(1, "plain"));
+    let both = [dump.clone(), plain.clone()];
+    booted.list(false, &both);
+    booted.bench.later(Duration::from_secs(1000)).await;
+    assert!(booted.runs(&plain), "a Service starts from the disk");
+    let (phase, reason, message) = booted.bench.said(&dump.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Scheduled, "Unconfirmed")
+    );
+    assert!(message.contains("the run may be over"), "{message}");
+    // The store answers before a leader has taken a report.
+    booted.list(true, &both);
+    booted.bench.later(Duration::from_secs(20)).await;
+    assert_eq!(booted.bench.calls(&dump, "start kat-default-dump"), 0);
+    // The leader has ended the run meanwhile, which the present list may not have yet.
+    booted.reach();
+    booted.bench.later(Duration::from_secs(6)).await;
+    assert_eq!(booted.bench.calls(&dump, "start kat-default-dump"), 0);
+    booted.list(true, &[stopped(&dump), plain]);
+    booted.bench.later(Duration::from_secs(100)).await;
+    assert_eq!(booted.bench.calls(&dump, "start kat-default-dump"), 0);
+    assert_eq!(booted.bench.said(&dump.instance).0, InstancePhase::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_boot_an_instance_of_a_job_whose_run_continues_starts_once_that_is_confirmed() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = boot_clock(Instant::now());
+    let booted = Cut::new(None, Some(memory_in(folder.path())), clock);
+    let dump = dump(0);
+    booted.list(false, std::slice::from_ref(&dump));
+    booted.bench.later(Duration::from_secs(100)).await;
+    assert_eq!(booted.bench.calls(&dump, "start kat-default-dump"), 0);
+    booted.reach();
+    booted.bench.soon().await;
+    booted.list(true, std::slice::from_ref(&dump));
+    booted.bench.later(Duration::from_secs(3)).await;
+    assert_eq!(booted.bench.calls(&dump, "start kat-default-dump"), 1);
+    // What runs is not stopped while the machine is cut off: its unit has its time.
+    booted.list(false, std::slice::from_ref(&dump));
+    booted.bench.later(Duration::from_secs(300)).await;
+    assert_eq!(booted.bench.calls(&dump, "stop"), 0);
+    assert_eq!(booted.bench.said(&dump.instance).0, InstancePhase::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_of_a_job_starts_only_within_the_time_after_the_last_contact() {
+    let cut = Cut::reached();
+    let (dump, plain) = (dump(0), assignment(1, "plain"));
+    cut.list(true, std::slice::from_ref(&plain));
+    cut.bench.soon().await;
+    assert!(cut.bench.tools.job_starts.are_allowed());
+    tokio::time::sleep(JOB_START_CONTACT).await;
+    assert!(!cut.bench.tools.job_starts.are_allowed());
+    cut.list(true, &[dump.clone(), plain.clone()]);
+    cut.bench.later(Duration::from_secs(5)).await;
+    assert_eq!(cut.bench.calls(&dump, "start kat-default-dump"), 0);
+    assert_eq!(cut.bench.said(&dump.instance).1, "Unconfirmed");
+    // The machine was not lost between two contacts, so the list is new enough.
+    cut.reach();
+    cut.bench.later(Duration::from_secs(3)).await;
+    assert_eq!(cut.bench.calls(&dump, "start kat-default-dump"), 1);
+    // After a longer time without a leader the list has to be newer than the contact.
+    tokio::time::sleep(TIMEOUT).await;
+    cut.reach();
+    cut.bench.soon().await;
+    assert!(!cut.bench.tools.job_starts.are_allowed());
+    cut.list(true, &[dump, plain]);
+    cut.bench.soon().await;
+    assert!(cut.bench.tools.job_starts.are_allowed());
 }

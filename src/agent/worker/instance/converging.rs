@@ -21,6 +21,9 @@ impl Instance {
         context: &mut UserContext,
         assignment: &Assignment,
     ) -> Result<(), WorkerError> {
+        if let Some(bound) = &assignment.bound {
+            return self.converge_bound(context, assignment, bound).await;
+        }
         let status = self.load(context, assignment).await?;
         self.read_usage(context, &assignment.unit(), &status)
             .await?;
@@ -70,7 +73,7 @@ impl Instance {
     }
 
     /// The state of the instance's unit. A manager that does not know the unit is reloaded.
-    async fn load(
+    pub(super) async fn load(
         &mut self,
         context: &mut UserContext,
         assignment: &Assignment,

@@ -9,7 +9,7 @@ use crate::{
     network::host_ports,
     worker::{
         context::UserContext,
-        instance::Instance,
+        instance::{Instance, bound_schedule::bound_report},
         unit_state::{instance_phase::InstanceVerdict, links},
         users::limits,
     },
@@ -184,6 +184,7 @@ impl Instance {
             conditions: limits::conditions(assignment, context.tools.limits_enforced),
             restarts: context.restarts.own(&assignment.instance),
             containers: self.sidecars.reports.clone(),
+            bound: bound_report(context, assignment, status),
             ..InstanceReport::default()
         }
     }

@@ -21,6 +21,10 @@ use kat_types::{
     api::InstancePhase, assignment::Assignment, reason::Reason, services::host_port_statuses,
 };
 
+/// Pause until it is checked again whether instances of Jobs may be started.
+const LOOK_AT_CONTACT: Duration = Duration::from_secs(1);
+/// Message of an instance of a Job that waits for a leader.
+const RUN_UNCONFIRMED_MEANS: &str = "its machine has not heard from a leader lately that its run continues, so it does not start: the run may be over";
 /// Pause until something that was not as required is checked again.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
@@ -95,6 +99,7 @@ impl Instance {
         };
         if !self.options_ready(context, assignment, status)?
             || !self.host_ports_free(context, assignment, status)
+            || !self.run_continues(context, assignment, status)
         {
             return Ok(());
         }
@@ -111,6 +116,25 @@ impl Instance {
         }
         self.begin_start(context, assignment, verdict.action, binding);
         Ok(())
+    }
+
+    /// Whether all is ready that a run of a schedule needs; reports what is not.
+    pub(super) fn run_is_ready(
+        &mut self,
+        context: &mut UserContext,
+        assignment: &Assignment,
+        status: &UnitStatus,
+    ) -> Result<bool, WorkerError> {
+        if !self.secrets_ready(context, assignment, status)
+            || !self.images_ready(context, assignment, status)
+        {
+            return Ok(false);
+        }
+        let what = PreparedMounts::All;
+        let mounts = self.volumes_ready(context, assignment, status, what);
+        Ok(mounts.is_some()
+            && self.options_ready(context, assignment, status)?
+            && self.host_ports_free(context, assignment, status))
     }
 
     /// Whether the secrets for the instance's variables and mounts were ready when its units were
@@ -172,6 +196,32 @@ impl Instance {
         false
     }
 
+    /// Whether an instance of a Job may be started now: its run is not over ([`JobStarts`]).
+    ///
+    /// [`JobStarts`]: crate::desired_state::job_starts::JobStarts
+    fn run_continues(
+        &mut self,
+        context: &mut UserContext,
+        assignment: &Assignment,
+        status: &UnitStatus,
+    ) -> bool {
+        if !assignment.runs_once() || context.tools.job_starts.are_allowed() {
+            return true;
+        }
+        let phase = InstancePhase::Scheduled;
+        let message = RUN_UNCONFIRMED_MEANS.to_owned();
+        self.report(
+            context,
+            assignment,
+            status,
+            phase,
+            Reason::Unconfirmed,
+            message,
+        );
+        context.wake_within(LOOK_AT_CONTACT);
+        false
+    }
+
     /// Where the instance mounts host paths, the unit that binds them, `binding`, runs first.
     fn begin_start(
         &mut self,
@@ -185,6 +235,7 @@ impl Instance {
         let limit = context.start_limit();
         let unit = assignment.unit();
         let runs_once = assignment.runs_once();
+        let job_starts = context.tools.job_starts.clone();
         let uncounted = action == StartAction::StartUncounted;
         self.last_run.ended = false;
         self.start.failed = false;
@@ -200,6 +251,10 @@ impl Instance {
             }
             if uncounted && let Err(error) = ignore_missing(manager.reset_failed(&unit).await) {
                 return InstanceOutcome::Started(Err(error));
+            }
+            if runs_once && !job_starts.are_allowed() {
+                // A disk or the manager took long since the last look.
+                return InstanceOutcome::Started(Ok(JobResult::Skipped));
             }
             let started = manager.start(&unit, limit).await;
             if runs_once

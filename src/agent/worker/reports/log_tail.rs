@@ -134,8 +134,9 @@ pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: UnitR
     }
 }
 
-/// The last end of a main process that systemd logged before `started`. systemd says how a process
-/// ended, and the unit's result after that.
+/// How the run before `started` ended. systemd logs how a process ended, and the unit's result after
+/// that. A user's manager logs no success: the run whose start comes next was one, unless the unit's
+/// result says otherwise.
 fn run_before(entries: &[LogEntry], started: u64) -> Option<LoggedEnd> {
     let mut result = None;
     let said = |entry: &&LogEntry| {
@@ -144,6 +145,13 @@ fn run_before(entries: &[LogEntry], started: u64) -> Option<LoggedEnd> {
     for text in entries.iter().rev().filter(said).map(LogEntry::text) {
         if text.ends_with(": Deactivated successfully.") {
             return Some(LoggedEnd {
+                code: EXITED,
+                status: 0,
+                result: ServiceResult::Success,
+            });
+        }
+        if text.starts_with("Started ") {
+            return result.is_none().then_some(LoggedEnd {
                 code: EXITED,
                 status: 0,
                 result: ServiceResult::Success,
@@ -294,5 +302,36 @@ mod tests {
         assert_eq!(seen(15), Some((EXITED, 3, ServiceResult::default())));
         assert_eq!(seen(25), Some((KILLED, 9, ServiceResult::OomKill)));
         assert_eq!(seen(50), Some((EXITED, 0, ServiceResult::Success)));
+    }
+
+    #[test]
+    fn an_end_with_success_is_not_taken_for_the_failure_of_an_earlier_run() {
+        let said = |at: u64, text: &str| entry(at, SYSTEMD, text);
+        let restarts = "web.service: Scheduled restart job, restart counter is at 1.";
+        let all = [
+            said(11, "Started web.service - KAT default/web-aaaaa."),
+            said(
+                20,
+                "web.service: Main process exited, code=exited, status=3/NOTIMPLEMENTED",
+            ),
+            said(21, "web.service: Failed with result 'exit-code'."),
+            said(22, restarts),
+            said(30, "Starting web.service - KAT default/web-aaaaa..."),
+            said(32, "Started web.service - KAT default/web-aaaaa."),
+            // Of the success at 40 there is no entry.
+            said(42, restarts),
+            said(50, "Starting web.service - KAT default/web-aaaaa..."),
+            said(52, "Started web.service - KAT default/web-aaaaa."),
+            said(60, "web.service: Failed with result 'timeout'."),
+            said(70, "Starting web.service - KAT default/web-aaaaa..."),
+        ];
+        let seen =
+            |started: u64| run_before(&all, started).map(|end| (end.code, end.status, end.result));
+        assert_eq!(
+            seen(31),
+            Some((EXITED, 3, ServiceResult::from("exit-code")))
+        );
+        assert_eq!(seen(51), Some((EXITED, 0, ServiceResult::Success)));
+        assert_eq!(seen(71), None, "how its program ended is not known");
     }
 }

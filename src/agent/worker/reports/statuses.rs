@@ -8,7 +8,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::health::results::ProbeResults;
+use crate::{health::results::ProbeResults, network::ingress_ports::WantedIngressPort};
 use kat_types::api::{ImagesRemoved, IngressReport, InstanceReport, VolumeMoveReport};
 
 /// Shared by the workers and the reporter. Cheap to clone.
@@ -35,6 +35,7 @@ struct CollectedReports {
     unwritten: Vec<String>,
     silent_disks: Vec<String>,
     ingress: Option<IngressReport>,
+    ingress_ports: Vec<WantedIngressPort>,
 }
 
 /// What became of the removals of volumes, by their ids.
@@ -147,6 +148,23 @@ impl Statuses {
     pub fn ingress(&self) -> Option<IngressReport> {
         let state = self.inner.state.lock();
         state.ingress.clone()
+    }
+
+    /// Records the host ports that the machine is to have because it serves routes.
+    pub(crate) fn set_ingress_ports(&self, ports: Vec<WantedIngressPort>) {
+        let mut state = self.inner.state.lock();
+        let changed = state.ingress_ports != ports;
+        state.ingress_ports = ports;
+        drop(state);
+        if changed {
+            self.wake_reporter();
+        }
+    }
+
+    /// What was last given to [`Self::set_ingress_ports`].
+    pub(crate) fn ingress_ports(&self) -> Vec<WantedIngressPort> {
+        let state = self.inner.state.lock();
+        state.ingress_ports.clone()
     }
 
     /// Records the errors of files that follow the store and could not be written.

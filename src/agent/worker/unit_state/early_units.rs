@@ -48,6 +48,8 @@ use kat_types::machine::root::Root;
 const GENERATOR: &str = "/usr/lib/systemd/user-generators/podman-user-generator";
 /// Longest run of the generator; it takes 10 to 25 ms.
 const GENERATOR_LIMIT: Duration = Duration::from_secs(2);
+/// Extension of the files of timers.
+const TIMER: &str = "timer";
 /// Pause between a copy and the reload.
 const QUIET: Duration = Duration::from_secs(3);
 /// Pause after a reload that failed.
@@ -143,6 +145,12 @@ pub(crate) fn unit_of(quadlet: &str) -> String {
     }
 }
 
+/// The timer that starts a unit.
+pub(crate) fn timer_of(unit: &str) -> String {
+    let stem = unit.strip_suffix(".service").unwrap_or(unit);
+    format!("{stem}.{TIMER}")
+}
+
 /// Whether the user's manager is to reload, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReloadDue {
@@ -224,14 +232,38 @@ impl EarlyUnits {
         Ok(())
     }
 
-    /// Removes the copies and the mark, with the user.
+    /// Removes the copies, timers and the mark, with the user.
     pub(crate) fn forget(&self) -> Result<(), FilesError> {
-        self.remove_all()?;
+        for path in self.files() {
+            files::remove(&path)?;
+        }
         self.unmark()
     }
 
-    /// Files of KAT's names whose group is the user's.
+    /// The timer of the instance with this main unit.
+    pub(crate) fn timer(&self, unit: &str) -> PathBuf {
+        self.folder.join(timer_of(unit))
+    }
+
+    /// Writes the timer of the instance with this main unit if it differs; returns whether it did.
+    pub(crate) fn write_timer(&self, unit: &str, text: &str) -> Result<bool, FilesError> {
+        make_folder(&self.folder, FileAccess::mode(0o755))?;
+        let access = FileAccess::owned(0o640, 0, self.uid);
+        Ok(files::write_if_changed(
+            &self.timer(unit),
+            text.as_bytes(),
+            access,
+        )?)
+    }
+
+    /// Copies of units: files of KAT's names whose group is the user's. Timers are no copies.
     fn all(&self) -> impl Iterator<Item = PathBuf> {
+        self.files()
+            .filter(|path| path.extension().is_none_or(|kind| kind != TIMER))
+    }
+
+    /// Files of KAT's names whose group is the user's.
+    fn files(&self) -> impl Iterator<Item = PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         entries.filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;

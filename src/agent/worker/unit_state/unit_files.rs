@@ -9,8 +9,11 @@ use std::{
 };
 
 use crate::{
-    service::paths::{EARLY_UNITS, SYSTEM_UNITS, UNITS, UserFolders},
-    worker::unit_state::early_units::{EarlyUnits, unit_of},
+    service::paths::{EARLY_UNITS, JOB_RUNS, SYSTEM_UNITS, UNITS, UserFolders},
+    worker::{
+        running::bound_files::BoundFiles,
+        unit_state::early_units::{EarlyUnits, unit_of},
+    },
 };
 use kat_host::files::{self, FileAccess, FileError};
 use kat_render::{HostFile, MARK, UnitFile, UnitFileKind, VALUE_SUFFIX};
@@ -76,6 +79,31 @@ impl UnitFolder {
             }
         }
         Ok(found)
+    }
+
+    /// The files about the runs that an instance's machine begins by itself.
+    pub(crate) fn bound_files(&self, unit: &str, instance: &str) -> BoundFiles {
+        BoundFiles {
+            table: self.folders.units.join(format!("{}.times", stem(unit))),
+            runs: self.folders.runs.join(instance),
+            uid: self.uid,
+        }
+    }
+
+    /// Removes the files of runs of all instances but these.
+    pub(crate) fn keep_runs(&self, kept: &BTreeSet<&str>) -> Result<(), FilesError> {
+        let entries = std::fs::read_dir(&self.folders.runs);
+        for entry in entries.into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.to_str().is_none_or(|name| !kept.contains(name)) {
+                files::remove(&entry.path())?;
+            }
+        }
+        if kept.is_empty() {
+            // It stays if there is anything that is not KAT's.
+            let _ = std::fs::remove_dir(&self.folders.runs);
+        }
+        Ok(())
     }
 
     /// Whether a quadlet of the instance with this main unit is here.
@@ -171,7 +199,7 @@ impl UnitFolder {
             }
             // The quadlet is removed last, since the other files are found by it. Earlier versions
             // wrote `manager.env`.
-            for suffix in ["env", "manager.env", "container"] {
+            for suffix in ["env", "manager.env", "times", "container"] {
                 self.unlink(&format!("{stem}.{suffix}"))?;
             }
         }
@@ -210,6 +238,7 @@ impl UnitFolder {
             self.unlink(name)?;
         }
         self.early.forget()?;
+        self.keep_runs(&BTreeSet::new())?;
         for folder in [&self.folders.links, &self.folders.units] {
             match std::fs::remove_dir(folder) {
                 Ok(()) => {}
@@ -274,7 +303,9 @@ impl UnitFolder {
         is_file
             && (name.starts_with(".kat-")
                 || (name.starts_with("kat-")
-                    && (name.ends_with(".env") || name.ends_with(VALUE_SUFFIX)))
+                    && (name.ends_with(".env")
+                        || name.ends_with(".times")
+                        || name.ends_with(VALUE_SUFFIX)))
                 || ((name.ends_with(".container") || name.ends_with(".image")) && marked()))
     }
 
@@ -352,6 +383,7 @@ pub(crate) fn remove_every_users(root: &Root) -> Result<(), FilesError> {
         UnitFolder::new(root, uid).remove_all()?;
     }
     // The folders stay if they hold files that are not KAT's.
+    let _ = std::fs::remove_dir(root.below(JOB_RUNS));
     let _ = std::fs::remove_dir(root.below(UNITS));
     let _ = std::fs::remove_dir(root.below(EARLY_UNITS));
     Ok(())

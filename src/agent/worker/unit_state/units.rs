@@ -47,6 +47,8 @@ impl Worker {
                 continue;
             }
             self.context.probes.end(&instance);
+            // Before the unit: nothing starts it again.
+            self.context.remove_timer(&unit).await?;
             let status = self.context.manager.status(&unit).await?;
             let is_over =
                 self.context.folder.is_over(&status) && self.context.others_are_over(&unit).await?;
@@ -113,6 +115,7 @@ impl Worker {
                 _ => (reason, message.to_owned()),
             };
             let status = UnitStatus::default();
+            context.settle_bound(assignment);
             instance.report(context, assignment, &status, phase, reason, message);
         }
         more
@@ -225,6 +228,17 @@ impl Worker {
             let kept = kept.iter().map(String::as_str).collect();
             host_binds::keep_only(system.as_ref(), &root, uid, &kept).await
         });
+    }
+
+    /// Removes what units wrote of the runs of instances that are no longer here.
+    pub(crate) fn remove_runs(&self, desired: &UserDesired) -> Result<(), WorkerError> {
+        if !desired.confirmed {
+            return Ok(());
+        }
+        let units = self.context.folder.instances()?;
+        let assigned = desired.assignments.keys();
+        let kept = assigned.chain(units.values()).map(String::as_str);
+        Ok(self.context.folder.keep_runs(&kept.collect())?)
     }
 
     /// Removes the secret files of instances that are no longer here.

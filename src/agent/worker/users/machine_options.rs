@@ -3,18 +3,22 @@
 
 use std::{
     collections::BTreeSet,
+    fs::Metadata,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
 use super::accounts::MachineGroups;
-use crate::volumes::earlier_grants::{EarlierGrants, OwnersSetting};
+use crate::{
+    gpus::MachineGpus,
+    volumes::earlier_grants::{EarlierGrants, OwnersSetting},
+};
 use kat_types::{
     assignment::{Assignment, WorkloadUser},
     machine::{isolation::MachineAccess, root::Root},
     reason::Reason,
     resource::{
-        AgentConfig, DeviceMapping, PortRange,
+        AgentConfig, DeviceMapping, PortRange, Protocol,
         security::{
             CAPABILITIES, NEW_PRIVILEGES, PROFILES, SECCOMP, SECURITY_WORDS, SELINUX, UNMASK,
         },
@@ -123,22 +127,34 @@ impl MachineOptions {
     pub fn forbidden_host_port(&self, assignment: &Assignment) -> Option<String> {
         let mut ports = host_port_statuses(&assignment.ports).into_iter();
         let forbidden = ports.find(|one| !self.allows_host_port(assignment, one.port))?;
+        Some(self.why_forbidden(forbidden.port, forbidden.protocol))
+    }
+
+    /// Why a host port is not forwarded to a workload that has it on each machine that serves routes.
+    pub fn forbidden_port(&self, port: u16, protocol: Protocol) -> Option<String> {
+        (!self.allows_port(port)).then(|| self.why_forbidden(port, protocol))
+    }
+
+    fn why_forbidden(&self, port: u16, protocol: Protocol) -> String {
         let ranges: Vec<String> = self.host_ports.iter().map(ToString::to_string).collect();
-        Some(format!(
-            "host port {}/{}: this machine forwards {} to workloads; hostPortsAllow in /etc/kat/agent.yaml says which",
-            forbidden.port,
-            forbidden.protocol.word(),
+        format!(
+            "host port {port}/{}: this machine forwards {} to workloads; hostPortsAllow in /etc/kat/agent.yaml says which",
+            protocol.word(),
             match ranges.is_empty() {
                 true => "no port".to_owned(),
                 false => format!("only ports {}", ranges.join(", ")),
             }
-        ))
+        )
+    }
+
+    fn allows_port(&self, port: u16) -> bool {
+        let mut ranges = self.host_ports.iter();
+        ranges.any(|range| range.has(port))
     }
 
     /// Whether a host port may be forwarded to the instance.
     pub fn allows_host_port(&self, assignment: &Assignment, port: u16) -> bool {
-        let mut ranges = self.host_ports.iter();
-        ranges.any(|range| range.has(port))
+        self.allows_port(port)
             || self
                 .earlier
                 .has(OwnersSetting::HostPorts, assignment, &port.to_string())
@@ -211,6 +227,58 @@ impl MachineOptions {
         }
         for entry in &container.devices {
             self.check_device(entry, assignment, groups)?;
+        }
+        if container.resources.gpu.is_some()
+            && let Some(gpu) = &assignment.gpu
+        {
+            self.check_gpu(gpu, assignment, groups)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a CDI spec has the GPU and that its device nodes exist and can be opened. The spec
+    /// is the owner's permission: only root of the machine writes it.
+    fn check_gpu(
+        &self,
+        gpu: &str,
+        assignment: &Assignment,
+        groups: &MachineGroups,
+    ) -> Result<(), OptionTrouble> {
+        let machine = MachineGpus::read(self.root.path());
+        let Some(found) = machine.find(gpu) else {
+            let broken = machine.troubles.first();
+            let broken = broken.map_or_else(String::new, |why| format!(" ({why})"));
+            return Err(option_trouble(
+                Reason::GpuMissing,
+                format!(
+                    "GPU {gpu}: no CDI spec in /etc/cdi or /run/cdi of this machine has it{broken}"
+                ),
+            ));
+        };
+        let device = DeviceMapping {
+            host: gpu,
+            container: gpu,
+            reads: true,
+            writes: true,
+        };
+        for path in &found.nodes {
+            let named = format!("GPU {gpu}: {}", path.display());
+            let real = self.root.below(path);
+            let Ok(metadata) = real.metadata() else {
+                return Err(option_trouble(
+                    Reason::GpuDriverMissing,
+                    format!(
+                        "{named} of its CDI spec does not exist: its driver is not loaded, or the spec is outdated"
+                    ),
+                ));
+            };
+            let node = DeviceNode::of(&metadata);
+            let joined = &assignment.container.groups;
+            let opens = node.opens_to(device, &assignment.user, joined, groups);
+            if !opens && !has_access_list(&real) {
+                let message = node.closed_text(&named, assignment, groups);
+                return Err(option_trouble(Reason::DeviceNotOpen, message));
+            }
         }
         Ok(())
     }
@@ -293,11 +361,7 @@ impl MachineOptions {
                 ),
             ));
         }
-        let node = DeviceNode {
-            owner: metadata.uid(),
-            group: metadata.gid(),
-            mode: metadata.mode(),
-        };
+        let node = DeviceNode::of(&metadata);
         let listed = has_access_list(&self.root.below(named));
         if listed
             || node.opens_to(
@@ -309,16 +373,8 @@ impl MachineOptions {
         {
             return Ok(());
         }
-        let group = groups.all.iter().find(|(_, gid)| **gid == node.group);
-        let group = group.map_or_else(|| node.group.to_string(), |(name, _)| name.clone());
-        Err(option_trouble(
-            Reason::DeviceNotOpen,
-            format!(
-                "device {named}: its group {group} and its mode {:04o} do not let {} open it; `groups: [{group}]` lets it, where the group may",
-                node.mode & 0o7777,
-                assignment.user.name
-            ),
-        ))
+        let message = node.closed_text(&format!("device {named}"), assignment, groups);
+        Err(option_trouble(Reason::DeviceNotOpen, message))
     }
 }
 
@@ -331,6 +387,25 @@ struct DeviceNode {
 }
 
 impl DeviceNode {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            owner: metadata.uid(),
+            group: metadata.gid(),
+            mode: metadata.mode(),
+        }
+    }
+
+    /// Why the instance's user may not open it.
+    fn closed_text(self, named: &str, assignment: &Assignment, groups: &MachineGroups) -> String {
+        let group = groups.all.iter().find(|(_, gid)| **gid == self.group);
+        let group = group.map_or_else(|| self.group.to_string(), |(name, _)| name.clone());
+        format!(
+            "{named}: its group {group} and its mode {:04o} do not let {} open it; `groups: [{group}]` lets it, where the group may",
+            self.mode & 0o7777,
+            assignment.user.name
+        )
+    }
+
     fn opens_to(
         self,
         device: DeviceMapping<'_>,

@@ -152,6 +152,11 @@ impl Worker {
                 self.account.parked = true;
                 self.account.ready = false;
                 self.context.images.clear();
+                // Nothing calls the manager, which has ended, until the workload returns.
+                self.context
+                    .tools
+                    .managers
+                    .close_user(self.context.user.uid);
             }
             return Ok(false);
         }

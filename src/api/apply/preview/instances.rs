@@ -7,10 +7,10 @@ use kat_plan::{Snapshot, machines_of_daemon};
 use kat_types::{
     api::{AVAILABLE, InstanceAction, InstanceChange, InstancePhase, NodePhase},
     assignment::{Assignment, DesiredRun, PREPARED_SCHEMA, is_machine_slot},
-    resource::{WorkloadSpec, WorkloadType},
+    resource::{Completions, WorkloadType},
     store::{
         revisions::WorkloadKey,
-        snapshot::{InstanceEntry, ObservedReports, WorkloadEntry},
+        snapshot::{InstanceEntry, ObservedReports, ParsedWorkload, WorkloadEntry},
     },
 };
 
@@ -32,8 +32,16 @@ struct EmptySlot<'a> {
 }
 
 /// The slots that a workload is to have.
-fn slots_of<'a>(snapshot: &'a Snapshot, spec: &WorkloadSpec) -> Vec<EmptySlot<'a>> {
-    if spec.kind == WorkloadType::DaemonService {
+fn slots_of<'a>(
+    snapshot: &'a Snapshot,
+    key: &WorkloadKey,
+    parsed: &ParsedWorkload,
+) -> Vec<EmptySlot<'a>> {
+    let spec = &parsed.workload.spec;
+    if is_per_node(parsed) && !has_run(snapshot, key, parsed) {
+        return Vec::new();
+    }
+    if spec.kind == WorkloadType::DaemonService || is_per_node(parsed) {
         let machines = machines_of_daemon(snapshot, spec).into_iter();
         return machines
             .map(|machine| EmptySlot {
@@ -52,6 +60,20 @@ fn slots_of<'a>(snapshot: &'a Snapshot, spec: &WorkloadSpec) -> Vec<EmptySlot<'a
         .collect()
 }
 
+/// Whether runs of the Job have one instance on each machine.
+fn is_per_node(parsed: &ParsedWorkload) -> bool {
+    let job = parsed.job.as_ref();
+    job.is_some_and(|job| matches!(job.completions, Completions::PerNode(_)))
+}
+
+/// Whether a Job has an active run, or gets one by its schedule.
+fn has_run(snapshot: &Snapshot, key: &WorkloadKey, parsed: &ParsedWorkload) -> bool {
+    let job = parsed.job.as_ref();
+    let stored = snapshot.jobs.get(key).into_iter();
+    let mut runs = stored.flat_map(|stored| stored.runs.values());
+    job.is_some_and(|job| job.schedule.is_some()) || runs.any(|run| run.value.is_active())
+}
+
 /// Instances before and after, by slot.
 pub(crate) struct InstanceFates<'a> {
     before: &'a Snapshot,
@@ -61,11 +83,15 @@ pub(crate) struct InstanceFates<'a> {
     empty: Vec<EmptySlot<'a>>,
     /// The type of the workload afterwards.
     kind: Option<WorkloadType>,
+    /// Its runs have one instance on each machine.
+    per_node: bool,
     replicas: u32,
     /// Template hash of the wanted version.
     template: &'a str,
     /// Why the rehearsal did not complete all changes.
     pub(crate) blocked: String,
+    /// How far the runs of a Job with one instance on each machine are; empty for any other workload.
+    runs: String,
     reports: &'a ObservedReports,
 }
 
@@ -78,9 +104,10 @@ impl<'a> InstanceFates<'a> {
     ) -> Self {
         let after = &rehearsed.snapshot;
         let entry = after.workloads.get(key);
-        let spec = entry.and_then(|entry| entry.parsed.as_ref().ok());
-        let spec = spec.map(|parsed| &parsed.workload.spec);
-        let slots_after = spec.map_or_else(Vec::new, |spec| slots_of(after, spec));
+        let parsed = entry.and_then(|entry| entry.parsed.as_ref().ok());
+        let spec = parsed.map(|parsed| &parsed.workload.spec);
+        let slots_after = parsed.map_or_else(Vec::new, |parsed| slots_of(after, key, parsed));
+        let per_node = parsed.is_some_and(|parsed| is_per_node(parsed));
         let mut olds = by_slot(key, before);
         let mut news = by_slot(key, after);
         let slots: BTreeSet<u32> = olds.keys().chain(news.keys()).copied().collect();
@@ -108,6 +135,7 @@ impl<'a> InstanceFates<'a> {
         Self {
             before,
             kind: spec.map(|spec| spec.kind),
+            per_node,
             replicas: spec.map_or(0, |spec| spec.replicas.unwrap_or(1)),
             empty: slots_after
                 .into_iter()
@@ -115,6 +143,9 @@ impl<'a> InstanceFates<'a> {
                 .collect(),
             template: entry.map_or("", |entry| &entry.meta.value.template_hash),
             blocked: entry.map_or_else(String::new, |entry| blocked(entry)),
+            runs: entry
+                .filter(|_| per_node)
+                .map_or_else(String::new, |entry| runs_in_words(entry)),
             pairs,
             reports,
         }
@@ -150,6 +181,10 @@ impl<'a> InstanceFates<'a> {
             slot: empty.slot,
             node: empty.node.map(str::to_owned),
             reason: match (empty.waits, self.blocked.as_str()) {
+                (Some(waits), _) if self.per_node => {
+                    format!("left out of a run, unless the machine {waits} before the run begins")
+                }
+                (None, "") if self.per_node => self.runs.clone(),
                 (Some(waits), _) => format!("when the machine {waits}"),
                 (None, "") => "its turn was not reached".to_owned(),
                 (None, blocked) => blocked.to_owned(),
@@ -208,6 +243,8 @@ impl<'a> InstanceFates<'a> {
         } = old.assignment;
         if self.kind.is_some_and(|kind| kind != *workload_type) {
             "the type of its workload changes"
+        } else if is_machine_slot(*slot) && *workload_type == WorkloadType::Job {
+            "its run ends"
         } else if is_machine_slot(*slot) {
             "its machine does not match the workload"
         } else if *slot < self.replicas {
@@ -294,5 +331,14 @@ fn blocked(entry: &WorkloadEntry) -> String {
     conditions
         .flat_map(|status| &status.value.status.conditions)
         .find(|condition| condition.kind == AVAILABLE && !condition.status)
+        .map_or_else(String::new, |condition| condition.message.clone())
+}
+
+/// How far the runs of a Job are, in the leader's words.
+fn runs_in_words(entry: &WorkloadEntry) -> String {
+    let conditions = entry.status.iter();
+    conditions
+        .flat_map(|status| &status.value.status.conditions)
+        .find(|condition| condition.kind == AVAILABLE)
         .map_or_else(String::new, |condition| condition.message.clone())
 }

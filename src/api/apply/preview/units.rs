@@ -72,7 +72,7 @@ pub(crate) fn changes(
     changes
 }
 
-/// Both assignments without values, and the new one with the identity of the old.
+/// Both assignments without values, and the new one with the identity and the GPU of the old.
 fn disguised(old: &Assignment, new: &Assignment) -> (Assignment, Assignment) {
     let mut before = old.clone();
     let mut after = Assignment {
@@ -80,6 +80,7 @@ fn disguised(old: &Assignment, new: &Assignment) -> (Assignment, Assignment) {
         slot: old.slot,
         address: old.address,
         user: old.user.clone(),
+        gpu: old.gpu.clone().or_else(|| new.gpu.clone()),
         ..new.clone()
     };
     hide_all(&mut before);

@@ -14,6 +14,7 @@ use axum::{
     extract::{Request, State},
 };
 
+use super::ingress_authority;
 use crate::{
     access::authentication::Caller,
     apply::put,
@@ -37,6 +38,7 @@ use kat_types::{
         authorities::{
             AuthorityKind, AuthorityRecord, ReplaceableKey, RotationPhase, RotationReason,
         },
+        ingress::INGRESS_AUTHORITY_NAME,
         keys,
         revisions::Stored,
         snapshot::ObservedReports,
@@ -75,8 +77,10 @@ pub(crate) async fn list(
     let authorities = api.authorities().ok_or_else(no_authorities)?;
     let view = AuthorityView::new(&api, &authorities, &snapshot, &observed)?;
     let items = ReplaceableKey::ALL.map(|kind| view.status(kind));
+    let mut items: Vec<AuthorityStatus> = items.into_iter().collect::<Result<_, _>>()?;
+    items.extend(ingress_authority::status(&snapshot)?);
     Ok(Json(List {
-        items: items.into_iter().collect::<Result<_, _>>()?,
+        items,
         metadata: ListMetadata {
             resource_version: snapshot.revision.to_string(),
         },
@@ -93,6 +97,14 @@ pub(crate) async fn rotate(
 ) -> Result<Json<AuthorityStatus>, ApiError> {
     api.leadership()?;
     let request: AuthorityRotationRequest = read_json(&api, request, MAX_JSON).await?;
+    if request.grace_seconds > Some(MAX_GRACE_SECONDS) {
+        return Err(ApiError::invalid(format!(
+            "graceSeconds: expected at most {MAX_GRACE_SECONDS} (30 days)"
+        )));
+    }
+    if name == INGRESS_AUTHORITY_NAME {
+        return ingress_authority::rotate(&api, &caller, request.grace_seconds).await;
+    }
     let kind =
         ReplaceableKey::from_name(&name).ok_or_else(|| ApiError::not_found("authority", &name))?;
     let may_change_grace = request.grace_seconds.is_some();
@@ -103,16 +115,11 @@ pub(crate) async fn rotate(
         (ReplaceableKey::Authority(_) | ReplaceableKey::Recovery, None) => 0,
         (ReplaceableKey::Authority(_) | ReplaceableKey::Recovery, Some(_)) => {
             return Err(ApiError::invalid(format!(
-                "graceSeconds: katcall does not use {}; expected for cluster-ca only",
+                "graceSeconds: katcall does not use {}; expected for cluster-ca and {INGRESS_AUTHORITY_NAME} only",
                 kind.name()
             )));
         }
     };
-    if grace_seconds > MAX_GRACE_SECONDS {
-        return Err(ApiError::invalid(format!(
-            "graceSeconds: expected at most {MAX_GRACE_SECONDS} (30 days)"
-        )));
-    }
     let observed = api.observed();
     let authorities = api.authorities().ok_or_else(no_authorities)?;
     let (_, written) = api

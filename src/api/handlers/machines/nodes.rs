@@ -145,9 +145,9 @@ pub(crate) async fn report(
     }
     bound(&mut report, &snapshot.cluster.spec)?;
     let tick = tick(&snapshot.cluster.spec);
-    api.config.handle.reports.accept(&name, report, tick);
+    let age = api.config.handle.reports.accept(&name, report, tick);
     // Measured after the report was accepted: a late answer must not look younger.
-    let unsure = leadership.unsure_for().as_millis() + 1;
+    let unsure = leadership.unsure_for().max(age).as_millis() + 1;
     Ok((
         StatusCode::NO_CONTENT,
         [(UNSURE_HEADER, unsure.to_string())],
@@ -171,9 +171,9 @@ pub fn take_own_report(handle: &LeaderHandle, report: &NodeReport) -> Option<Dur
     bound(&mut report, &snapshot.cluster.spec).ok()?;
     let name = report.node_name.clone();
     let tick = tick(&snapshot.cluster.spec);
-    handle.reports.accept(&name, report, tick);
+    let age = handle.reports.accept(&name, report, tick);
     // Measured after the report was accepted.
-    Some(leadership.unsure_for() + Duration::from_millis(1))
+    Some(leadership.unsure_for().max(age) + Duration::from_millis(1))
 }
 
 /// Longest time between two reports of a machine.

@@ -232,6 +232,11 @@ pub(crate) async fn logs(
                     return Err(no_container(assignment, name));
                 }
             }
+            // A caller names the machine of an instance that may leave before it is asked for.
+            let query = LogQuery {
+                node: None,
+                ..query
+            };
             api.config.logs.open(entry, query).await?
         }
         (None, Some(node)) => {

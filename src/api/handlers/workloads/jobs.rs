@@ -25,7 +25,10 @@ use kat_types::{
     reason::EventReason,
     resource::{ConcurrencyPolicy, JobSpec},
     store::{
-        jobs::{JobRunRecord, JobStateRecord, JobSuspension, RunCause, manual_run},
+        jobs::{
+            JobRunRecord, JobStateRecord, JobSuspension, MOST_OVERLAPPING_RUNS, RunCause,
+            manual_run,
+        },
         keys,
         revisions::{Stored, WorkloadKey},
         snapshot::WorkloadEntry,
@@ -302,6 +305,10 @@ fn may_run(
     let active = own_runs(snapshot, key, entry).filter(|(_, run)| run.value.is_active());
     let numbers: Vec<u64> = active.map(|(_, run)| run.value.number).collect();
     let name = &key.name;
+    let most = match spec.concurrency_policy {
+        ConcurrencyPolicy::Allow => MOST_OVERLAPPING_RUNS,
+        ConcurrencyPolicy::Forbid | ConcurrencyPolicy::Replace => MOST_ACTIVE,
+    };
     match (numbers.first(), spec.concurrency_policy) {
         (Some(number), ConcurrencyPolicy::Forbid) => Err(ApiError::conflict(
             format!("run `{name}-{number}` is active, and concurrencyPolicy is Forbid"),
@@ -310,7 +317,7 @@ fn may_run(
                 key.namespace
             ),
         )),
-        _ if numbers.len() >= MOST_ACTIVE => Err(ApiError::conflict(
+        _ if numbers.len() >= most => Err(ApiError::conflict(
             format!(
                 "`{key}` has {} active runs, which is the most",
                 numbers.len()

@@ -26,11 +26,14 @@ use crate::{
 use kat_bundle as bundle;
 use kat_plan::{EventLog, Snapshot};
 use kat_types::{
-    api::{EventKind, NamespaceRequest, ObjectKind, ObjectReference, WriteOutcome},
+    api::{
+        EventKind, NamespaceAccessRequest, NamespaceRequest, ObjectKind, ObjectReference,
+        WriteOutcome,
+    },
     reason::EventReason,
     resource::{
-        API_VERSION, Amounts, MOST_ALLOWED_NAMESPACES, NamespaceAccess, NamespaceIsolation,
-        NamespaceMetadata, QuotaResource, default_namespace,
+        API_VERSION, Amounts, MOST_ALLOWED_NAMESPACES, NamespaceAccess, NamespaceDefaults,
+        NamespaceIsolation, NamespaceMetadata, QuotaResource, default_namespace,
         name::{check_namespace, check_new_namespace},
     },
     store::{
@@ -75,13 +78,7 @@ pub(crate) async fn create(
     check(&asked)?;
     let create = NamespaceCreation {
         metadata: asked.metadata,
-        settings: asked.spec.map(|spec| NamespaceSettings {
-            access: NamespaceAccess {
-                isolation: spec.isolation,
-                allow_namespaces: spec.allow_namespaces,
-            },
-            ingress_hosts: spec.ingress_hosts,
-        }),
+        settings: asked.spec,
         request,
         uid: (api.config.new_uid)(),
         now: api.now(),
@@ -147,7 +144,7 @@ impl QuotaWrite {
         }
         let key = keys::namespace(name);
         let mut operations = vec![put(key.clone(), &record)?];
-        let message = format!("its quotas were set by {}", self.request.caller);
+        let message = format!("its quotas were set by {}", self.request.caller.in_words());
         let (reason, uid) = (EventReason::QuotaSet, &record.uid);
         operations.extend(event(snapshot, self.now, reason, name, uid, message));
         let mut conditions = vec![Compare::ModRevision(key, stored.revision)];
@@ -224,6 +221,9 @@ struct NamespaceSettings {
     access: NamespaceAccess,
     /// Hosts that its routes may have; all if absent.
     ingress_hosts: Option<Vec<String>>,
+    quota: Amounts,
+    /// Values for workloads that do not have them.
+    defaults: NamespaceDefaults,
 }
 
 impl NamespaceSettings {
@@ -231,14 +231,48 @@ impl NamespaceSettings {
         Self {
             access: record.access.clone(),
             ingress_hosts: record.ingress_hosts.clone(),
+            quota: record.quota,
+            defaults: record.defaults,
         }
+    }
+
+    /// The settings after a request. Quotas and defaults that it does not have stay.
+    fn after(&self, request: &NamespaceAccessRequest) -> Self {
+        Self {
+            access: NamespaceAccess {
+                isolation: request.isolation,
+                allow_namespaces: request.allow_namespaces.clone(),
+            },
+            ingress_hosts: request.ingress_hosts.clone(),
+            quota: request.quota.unwrap_or(self.quota),
+            defaults: request.defaults.map_or(self.defaults, Into::into),
+        }
+    }
+
+    /// Refuses settings that a machine which may lead would drop, and returns whether that depends on
+    /// which machines these are. What is stored already is no reason to refuse another change.
+    fn check_readers(&self, before: &Self, snapshot: &Snapshot) -> Result<bool, ApiError> {
+        let changes_access =
+            self.access != before.access || self.ingress_hosts != before.ingress_hosts;
+        if changes_access {
+            readers::check_namespace_access(snapshot)?;
+        }
+        let needs_quotas = self.quota.needs_quota_reader() && !before.quota.needs_quota_reader();
+        if needs_quotas {
+            readers::check_namespace_quotas(snapshot)?;
+        }
+        let needs_defaults = !self.defaults.is_empty() && before.defaults.is_empty();
+        if needs_defaults {
+            readers::check_namespace_defaults(snapshot)?;
+        }
+        Ok(changes_access || needs_quotas || needs_defaults)
     }
 }
 
 struct NamespaceCreation {
     metadata: NamespaceMetadata,
     /// Its settings; `None` leaves them as they are.
-    settings: Option<NamespaceSettings>,
+    settings: Option<NamespaceAccessRequest>,
     request: WriteRequest,
     uid: String,
     now: Timestamp,
@@ -258,17 +292,16 @@ impl NamespaceCreation {
         }
         let before = stored.map(|stored| NamespaceSettings::of(&stored.value));
         let before = before.unwrap_or_default();
-        let settings = self.settings.as_ref().unwrap_or(&before);
-        let changes_settings = *settings != before;
-        if changes_settings {
-            readers::check_namespace_access(snapshot)?;
-        }
+        let asked = self.settings.as_ref().map(|asked| before.after(asked));
+        let settings = asked.as_ref().unwrap_or(&before);
+        let needs_readers = settings.check_readers(&before, snapshot)?;
         let changes_access = settings.access != before.access;
         let changes_hosts = settings.ingress_hosts != before.ingress_hosts;
         if let Some(hosts) = settings.ingress_hosts.as_ref().filter(|_| changes_hosts) {
             route_claims::check_ingress_hosts(snapshot, name, hosts)?;
         }
         let (record, outcome) = self.record(stored, settings)?;
+        let events = self.events_in_words(outcome, &before, settings);
         let before = stored.map_or(0, |stored| stored.revision);
         let metadata = namespace_metadata(name, &record, before);
         let mut result = WriteResult::of("Namespace", outcome, metadata);
@@ -288,18 +321,13 @@ impl NamespaceCreation {
         }
         let key = keys::namespace(name);
         let mut operations = vec![put(key.clone(), &record)?];
-        let changed_access = changes_access.then_some(&record.access);
-        let (reason, message) = self.event_in_words(outcome, changed_access);
-        operations.extend(event(
-            snapshot,
-            self.now,
-            reason,
-            name,
-            &record.uid,
-            message,
-        ));
+        let mut log = EventLog::new(&snapshot.events, self.now);
+        for (reason, message) in events {
+            let object = reference(name, &record.uid);
+            operations.extend(log.record(EventKind::Normal, reason, object, message));
+        }
         let mut conditions = vec![Compare::ModRevision(key, before)];
-        if let Some(members) = snapshot.members.as_ref().filter(|_| changes_settings) {
+        if let Some(members) = snapshot.members.as_ref().filter(|_| needs_readers) {
             // A machine with an older reader may become a member at this moment.
             let key = keys::MEMBERS.to_owned();
             conditions.push(Compare::ModRevision(key, members.revision));
@@ -327,6 +355,8 @@ impl NamespaceCreation {
         let NamespaceSettings {
             access,
             ingress_hosts,
+            quota,
+            defaults,
         } = settings.clone();
         match stored {
             None => {
@@ -336,9 +366,10 @@ impl NamespaceCreation {
                     labels: self.metadata.labels.clone(),
                     created: self.now,
                     deleting: false,
-                    quota: Default::default(),
+                    quota,
                     access,
                     ingress_hosts,
+                    defaults,
                 };
                 Ok((record, WriteOutcome::Created))
             }
@@ -349,8 +380,10 @@ impl NamespaceCreation {
             Some(stored) => {
                 let record = NamespaceRecord {
                     labels: self.metadata.labels.clone(),
+                    quota,
                     access,
                     ingress_hosts,
+                    defaults,
                     ..stored.value.clone()
                 };
                 let outcome = WriteOutcome::of_change(record != stored.value);
@@ -359,21 +392,37 @@ impl NamespaceCreation {
         }
     }
 
-    /// Reason and message of the event of its write.
-    fn event_in_words(
+    /// Reasons and messages of the events of its write.
+    fn events_in_words(
         &self,
         outcome: WriteOutcome,
-        changed_access: Option<&NamespaceAccess>,
-    ) -> (EventReason, String) {
-        let caller = &self.request.caller;
-        match (outcome, changed_access) {
-            (WriteOutcome::Created, _) => (EventReason::Created, format!("{outcome} by {caller}")),
-            (_, Some(access)) => (
-                EventReason::NamespaceAccessSet,
-                format!("{} by {caller}", access_text(access)),
-            ),
-            (_, None) => (EventReason::Updated, format!("{outcome} by {caller}")),
+        before: &NamespaceSettings,
+        after: &NamespaceSettings,
+    ) -> Vec<(EventReason, String)> {
+        let caller = self.request.caller.in_words();
+        if outcome == WriteOutcome::Created {
+            return vec![(EventReason::Created, format!("{outcome} by {caller}"))];
         }
+        let mut events = Vec::new();
+        if after.access != before.access {
+            let access = access_text(&after.access);
+            events.push((
+                EventReason::NamespaceAccessSet,
+                format!("{access} by {caller}"),
+            ));
+        }
+        if after.quota != before.quota {
+            let message = format!("its quotas were set by {caller}");
+            events.push((EventReason::QuotaSet, message));
+        }
+        if after.defaults != before.defaults {
+            let message = format!("its default requests were set by {caller}");
+            events.push((EventReason::Updated, message));
+        }
+        if events.is_empty() {
+            events.push((EventReason::Updated, format!("{outcome} by {caller}")));
+        }
+        events
     }
 }
 
@@ -400,13 +449,17 @@ fn event(
     uid: &str,
     message: String,
 ) -> Vec<WriteOperation> {
-    let object = ObjectReference {
+    let object = reference(name, uid);
+    EventLog::new(&snapshot.events, now).record(EventKind::Normal, reason, object, message)
+}
+
+fn reference(name: &str, uid: &str) -> ObjectReference {
+    ObjectReference {
         kind: ObjectKind::Namespace,
         name: name.to_owned(),
         namespace: String::new(),
         uid: uid.to_owned(),
-    };
-    EventLog::new(&snapshot.events, now).record(EventKind::Normal, reason, object, message)
+    }
 }
 
 /// Query parameters of a namespace's deletion.
@@ -501,7 +554,10 @@ impl NamespaceRemoval<'_> {
         };
         let key = keys::namespace(self.name);
         let mut operations = vec![put(key.clone(), &record)?];
-        let message = format!("deletion was asked for by {}", self.request.caller);
+        let message = format!(
+            "deletion was asked for by {}",
+            self.request.caller.in_words()
+        );
         operations.extend(event(
             snapshot,
             self.now,
@@ -580,12 +636,9 @@ mod tests {
                 name: "crew".to_owned(),
                 labels: Default::default(),
             },
-            settings: Some(NamespaceSettings {
-                access: NamespaceAccess {
-                    allow_namespaces: allowed.iter().map(|name| (*name).to_owned()).collect(),
-                    ..NamespaceAccess::default()
-                },
-                ingress_hosts: None,
+            settings: Some(NamespaceAccessRequest {
+                allow_namespaces: allowed.iter().map(|name| (*name).to_owned()).collect(),
+                ..NamespaceAccessRequest::default()
             }),
             request: request(),
             uid: "uid".to_owned(),
@@ -611,6 +664,113 @@ mod tests {
     }
 
     #[test]
+    fn each_change_of_a_namespace_has_an_event() {
+        let mut snapshot = Snapshot::from(StoredState::default());
+        let record = NamespaceRecord {
+            schema: 1,
+            uid: "uid".to_owned(),
+            labels: Default::default(),
+            created: Timestamp::UNIX_EPOCH,
+            deleting: false,
+            quota: Default::default(),
+            access: Default::default(),
+            ingress_hosts: None,
+            defaults: Default::default(),
+        };
+        let stored = Stored {
+            revision: 3,
+            value: record,
+        };
+        snapshot.namespaces.insert("crew".to_owned(), stored);
+        let events = |labels: &[&str], spec: serde_json::Value| {
+            let labels = labels.iter();
+            let labels = labels.map(|label| ((*label).to_owned(), String::new()));
+            let creation = NamespaceCreation {
+                metadata: NamespaceMetadata {
+                    name: "crew".to_owned(),
+                    labels: labels.collect(),
+                },
+                settings: Some(serde_json::from_value(spec).unwrap()),
+                request: request(),
+                uid: String::new(),
+                now: Timestamp::UNIX_EPOCH,
+            };
+            let WriteDecision::Write { operations, .. } = creation.decide(&snapshot).unwrap()
+            else {
+                panic!("it writes");
+            };
+            let written = operations.iter().filter_map(|operation| match operation {
+                WriteOperation::Put(key, value) if *key != keys::namespace("crew") => {
+                    let event: serde_json::Value = serde_json::from_slice(value).unwrap();
+                    Some((key.clone(), event["reason"].as_str().unwrap().to_owned()))
+                }
+                _ => None,
+            });
+            let written: std::collections::BTreeMap<_, _> = written.collect();
+            written.into_values().collect::<Vec<_>>()
+        };
+        let all = serde_json::json!({
+            "allowNamespaces": ["ops"], "quota": {"workloads": 5},
+            "defaults": {"requests": {"memory": "64Mi"}},
+        });
+        assert_eq!(
+            events(&[], all),
+            ["NamespaceAccessSet", "QuotaSet", "Updated"]
+        );
+        let quota = serde_json::json!({"quota": {"workloads": 5}});
+        assert_eq!(events(&["team"], quota), ["QuotaSet"]);
+        assert_eq!(events(&["team"], serde_json::json!({})), ["Updated"]);
+    }
+
+    #[test]
+    fn quotas_and_defaults_of_a_request_are_set_and_what_it_leaves_out_stays() {
+        let before = NamespaceSettings {
+            quota: Amounts {
+                workloads: Some(3),
+                secrets: Some(7),
+                ..Amounts::default()
+            },
+            ..NamespaceSettings::default()
+        };
+        let asked = |spec: serde_json::Value| {
+            let spec: NamespaceAccessRequest = serde_json::from_value(spec).unwrap();
+            before.after(&spec)
+        };
+        let opened = asked(serde_json::json!({"isolation": "Shared"}));
+        assert_eq!(opened.quota, before.quota);
+        assert_eq!(opened.access.isolation, NamespaceIsolation::Shared);
+        let limited = asked(serde_json::json!({"quota": {"workloads": 5}}));
+        let five = Amounts {
+            workloads: Some(5),
+            ..Amounts::default()
+        };
+        assert_eq!(limited.quota, five, "the quota of secrets is gone");
+        let spec = serde_json::json!({"defaults": {"requests": {"memory": "64Mi"}}});
+        let filled = asked(spec);
+        assert_eq!(filled.quota, before.quota);
+        let memory = filled.defaults.requests.memory;
+        assert_eq!(memory.map(|memory| memory.0), Some(64 << 20));
+        // A machine that may lead and has reported no reader would drop the defaults.
+        let mut snapshot = Snapshot::from(StoredState::default());
+        assert_eq!(filled.check_readers(&before, &snapshot), Ok(true));
+        let mut members = ClusterMembers::default();
+        let record = MemberRecord::default();
+        members.members.insert("n2".to_owned(), record);
+        snapshot.members = Some(Stored {
+            revision: 7,
+            value: members,
+        });
+        snapshot.leader_name = Some("n1".to_owned());
+        let refused = filled.check_readers(&before, &snapshot).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "a machine that may lead does not know `defaults` of a namespace yet: n2"
+        );
+        assert_eq!(limited.check_readers(&before, &snapshot), Ok(false));
+        assert_eq!(before.check_readers(&filled, &snapshot), Ok(false));
+    }
+
+    #[test]
     fn a_quota_of_hosts_waits_until_every_machine_that_may_lead_keeps_it() {
         let mut snapshot = Snapshot::from(StoredState::default());
         let record = NamespaceRecord {
@@ -622,6 +782,7 @@ mod tests {
             quota: Default::default(),
             access: Default::default(),
             ingress_hosts: None,
+            defaults: Default::default(),
         };
         let stored = Stored {
             revision: 3,

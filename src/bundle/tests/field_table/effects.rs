@@ -17,7 +17,7 @@ use super::{
 };
 use kat_bundle::fields::{self, Field, FieldStatus};
 use kat_leader::SnapshotBuilder;
-use kat_plan::{HOST_PORT_DATA_PATH, plan};
+use kat_plan::{SOURCES_DATA_PATH, plan};
 use kat_render::{RenderSettings, Renderer};
 use kat_store::mirror::MirrorEntries;
 use kat_types::{
@@ -25,10 +25,12 @@ use kat_types::{
     assignment::{
         ASSIGNMENT_SCHEMA, Assignment, DesiredMeta, DesiredRun, FIRST_MACHINE_SLOT, WorkloadUser,
     },
+    machine::gpu::GpuDevice,
     resource::{
         Bytes, Container, HostPort, MilliCpu, OnPartition, Port, Protocol, ResourceList,
         RestartCondition, RestartPolicy, TaintEffect, WorkloadType,
     },
+    services::ServiceBalance,
     store::{
         keys,
         records::{NamespaceRecord, NodeRegistration, WorkloadMeta},
@@ -70,6 +72,8 @@ struct Machine {
     memory: u64,
     /// Another workload that has an instance on the machine.
     runs: Option<&'static str>,
+    /// CDI name and mebibytes of its GPU.
+    gpu: Option<(&'static str, u64)>,
 }
 
 const PLAIN: Machine = Machine {
@@ -78,6 +82,7 @@ const PLAIN: Machine = Machine {
     cpu: 4000,
     memory: 4096,
     runs: None,
+    gpu: None,
 };
 
 /// Groups of machines. A workload is planned on each group.
@@ -101,6 +106,10 @@ fn worlds() -> Vec<Vec<Machine>> {
         }],
         vec![Machine {
             labels: &[("disk", "ssd")],
+            ..PLAIN
+        }],
+        vec![Machine {
+            gpu: Some(("amd.com/gpu=0", 2048)),
             ..PLAIN
         }],
     ];
@@ -206,6 +215,11 @@ impl Store {
                 || (key.starts_with(keys::NODE_DESIRED) && key.contains("/routes/"))
             {
                 writeln!(shown, "{key} {}", String::from_utf8_lossy(value)).unwrap();
+            } else if key.starts_with(keys::DNS) {
+                writeln!(shown, "{key}").unwrap();
+            } else if key.ends_with("/base/balance") {
+                let balance: ServiceBalance = serde_json::from_slice(value).unwrap();
+                writeln!(shown, "{key} {:?} {:?}", balance.sources, balance.ingress).unwrap();
             }
         }
         shown
@@ -226,6 +240,7 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
             quota: Default::default(),
             access: Default::default(),
             ingress_hosts: None,
+            defaults: Default::default(),
         },
     );
     let mut reports = BTreeMap::new();
@@ -415,6 +430,8 @@ fn instance(workload: &str) -> Assignment {
         secrets: None,
         logins: None,
         run: None,
+        gpu: None,
+        bound: None,
         not_understood: None,
     }
 }
@@ -442,7 +459,12 @@ fn report(name: &str, machine: &Machine) -> ReportedNode {
         memory: Some(Bytes(machine.memory << 20)),
         storage: None,
     };
+    let gpus = machine.gpu.iter().map(|(name, mebibytes)| GpuDevice {
+        name: (*name).to_owned(),
+        memory: Some(Bytes(mebibytes << 20)),
+    });
     let report = NodeReport {
+        gpus: gpus.collect(),
         node_name: name.to_owned(),
         node_uid: name.to_owned(),
         resources: NodeResources {
@@ -451,7 +473,7 @@ fn report(name: &str, machine: &Machine) -> ReportedNode {
         },
         desired_revision: 1,
         assignment_schema: ASSIGNMENT_SCHEMA,
-        data_path: HOST_PORT_DATA_PATH,
+        data_path: SOURCES_DATA_PATH,
         ..NodeReport::default()
     };
     ReportedNode {

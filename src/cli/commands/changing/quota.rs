@@ -1,12 +1,20 @@
 //! `katcall namespace set`.
 
+use std::str::FromStr;
+
 use clap::{Args, Subcommand};
 
 use crate::{CliSession, commands::reading::get, errors::CliError, references};
 use kat_client::ClientError;
 use kat_types::{
-    api::{ApplyResult, NamespaceAccessRequest, NamespaceItem, NamespaceRequest},
-    resource::{Amounts, NamespaceIsolation, NamespaceMetadata, QuotaResource},
+    api::{
+        ApplyResult, DefaultRequests, NamespaceAccessRequest, NamespaceDefaultsRequest,
+        NamespaceItem, NamespaceRequest,
+    },
+    resource::{
+        Amounts, Bytes, MilliCpu, NamespaceIsolation, NamespaceMetadata, QuantityError,
+        QuotaResource, ResourceList,
+    },
 };
 
 /// Most tries of a change that conflicts with changes of the same namespace by others.
@@ -15,6 +23,15 @@ const ATTEMPTS: usize = 5;
 const ISOLATION: &str = "isolation";
 const ALLOW_NAMESPACES: &str = "allowNamespaces";
 const INGRESS_HOSTS: &str = "ingressHosts";
+const DEFAULT_CPU: &str = "defaults.requests.cpu";
+const DEFAULT_MEMORY: &str = "defaults.requests.memory";
+pub(crate) const NAMESPACE_SETTINGS: [&str; 5] = [
+    ISOLATION,
+    ALLOW_NAMESPACES,
+    INGRESS_HOSTS,
+    DEFAULT_CPU,
+    DEFAULT_MEMORY,
+];
 
 #[derive(Debug, Args)]
 pub(crate) struct NamespaceArgs {
@@ -24,14 +41,15 @@ pub(crate) struct NamespaceArgs {
 
 #[derive(Debug, Subcommand)]
 enum NamespacesCommand {
-    /// Set quotas of a namespace, and which others may reach its workloads; other settings stay
+    /// Set quotas and defaults of a namespace, and which others may reach its workloads; other settings stay
     ///
     /// Quotas are workloads, instances, cpu, memory, volumes, secrets, secretBytes, fileBytes, events, hosts and
     /// certificateOrders. What exceeds one already stays; only growth is refused. `certificateOrders` is the number of
     /// certificates that are ordered within 24 hours for hosts that have none, 20 by default; further ones wait.
     /// `isolation` is Private or Shared (reached by all namespaces), and `allowNamespaces` has the names of other
     /// namespaces that may reach this one's workloads, with commas between them. `ingressHosts` has the hosts that its routes may have, such as
-    /// `*.shop.example.org`; all, or none.
+    /// `*.shop.example.org`; all, or none. `defaults.requests.cpu` and `defaults.requests.memory` are what new
+    /// instances request for each container that has neither a request nor a limit; running ones stay as they are.
     Set(NamespaceSetArgs),
 }
 
@@ -41,7 +59,7 @@ struct NamespaceSetArgs {
     #[arg(value_parser = references::namespace)]
     name: String,
     /// Settings and their values, such as instances=10, memory=8Gi, isolation=Shared or allowNamespaces=web,ops;
-    /// SETTING=none removes a quota or all allowed namespaces
+    /// SETTING=none removes a quota, a default or all allowed namespaces
     #[arg(required = true, value_name = "SETTING=VALUE", value_parser = parse)]
     changes: Vec<NamespaceEdit>,
 }
@@ -56,6 +74,8 @@ enum NamespaceEdit {
     AllowNamespaces(Vec<String>),
     /// `None` for all hosts.
     IngressHosts(Option<Vec<String>>),
+    DefaultCpu(Option<MilliCpu>),
+    DefaultMemory(Option<Bytes>),
 }
 
 fn parse(text: &str) -> Result<NamespaceEdit, String> {
@@ -66,12 +86,14 @@ fn parse(text: &str) -> Result<NamespaceEdit, String> {
         ISOLATION => return isolation(value).map(NamespaceEdit::Isolation),
         ALLOW_NAMESPACES => return allowed(value).map(NamespaceEdit::AllowNamespaces),
         INGRESS_HOSTS => return hosts(value).map(NamespaceEdit::IngressHosts),
+        DEFAULT_CPU => return amount(value).map(NamespaceEdit::DefaultCpu),
+        DEFAULT_MEMORY => return amount(value).map(NamespaceEdit::DefaultMemory),
         _ => {}
     }
     let counted = QuotaResource::of_word(word).ok_or_else(|| {
         let words = QuotaResource::ALL.map(QuotaResource::word).join(", ");
         format!(
-            "`{word}` is no setting; settings are {ISOLATION}, {ALLOW_NAMESPACES}, {INGRESS_HOSTS}, and the quotas {words}"
+            "`{word}` is no setting; settings are {ISOLATION}, {ALLOW_NAMESPACES}, {INGRESS_HOSTS}, {DEFAULT_CPU}, {DEFAULT_MEMORY}, and the quotas {words}"
         )
     })?;
     let amount = match value {
@@ -79,6 +101,15 @@ fn parse(text: &str) -> Result<NamespaceEdit, String> {
         amount => Some(counted.read(amount).map_err(|error| error.to_string())?),
     };
     Ok(NamespaceEdit::Quota { counted, amount })
+}
+
+fn amount<T: FromStr<Err = QuantityError>>(value: &str) -> Result<Option<T>, String> {
+    match value {
+        "none" => Ok(None),
+        amount => T::from_str(amount)
+            .map(Some)
+            .map_err(|error| error.to_string()),
+    }
 }
 
 fn isolation(value: &str) -> Result<NamespaceIsolation, String> {
@@ -130,16 +161,44 @@ fn access_after(item: &NamespaceItem, changes: &[NamespaceEdit]) -> NamespaceAcc
         isolation: item.spec.isolation,
         allow_namespaces: item.spec.allow_namespaces.clone(),
         ingress_hosts: item.spec.ingress_hosts.clone(),
+        quota: None,
+        defaults: defaults_after(&item.spec.defaults.requests, changes),
     };
     for change in changes {
         match change {
-            NamespaceEdit::Quota { .. } => {}
+            NamespaceEdit::Quota { .. }
+            | NamespaceEdit::DefaultCpu(_)
+            | NamespaceEdit::DefaultMemory(_) => {}
             NamespaceEdit::Isolation(isolation) => access.isolation = *isolation,
             NamespaceEdit::AllowNamespaces(names) => access.allow_namespaces.clone_from(names),
             NamespaceEdit::IngressHosts(hosts) => access.ingress_hosts.clone_from(hosts),
         }
     }
     access
+}
+
+/// The defaults of the namespace after the changes; `None` if these leave them as they are.
+fn defaults_after(
+    before: &ResourceList,
+    changes: &[NamespaceEdit],
+) -> Option<NamespaceDefaultsRequest> {
+    let mut requests = DefaultRequests {
+        cpu: before.cpu,
+        memory: before.memory,
+    };
+    let mut is_changed = false;
+    for change in changes {
+        match change {
+            NamespaceEdit::DefaultCpu(cpu) => requests.cpu = *cpu,
+            NamespaceEdit::DefaultMemory(memory) => requests.memory = *memory,
+            NamespaceEdit::Quota { .. }
+            | NamespaceEdit::Isolation(_)
+            | NamespaceEdit::AllowNamespaces(_)
+            | NamespaceEdit::IngressHosts(_) => continue,
+        }
+        is_changed = true;
+    }
+    is_changed.then_some(NamespaceDefaultsRequest { requests })
 }
 
 pub(crate) async fn run(
@@ -216,6 +275,14 @@ pub(crate) fn reached_by(isolation: NamespaceIsolation, allowed: &[String]) -> S
     }
 }
 
+/// Requests in words, such as `cpu 100m, memory 64Mi`.
+pub(crate) fn requests_in_words(requests: &ResourceList) -> String {
+    let cpu = requests.cpu.map(|cpu| format!("cpu {cpu}"));
+    let memory = requests.memory.map(|memory| format!("memory {memory}"));
+    let both: Vec<_> = cpu.into_iter().chain(memory).collect();
+    both.join(", ")
+}
+
 /// The use of each quota, and of resources without one: `instances 3 of 10`. A quota that holds by
 /// default is shown where some of it is used.
 pub(crate) fn lines(quota: &Amounts, used: &Amounts) -> Vec<String> {
@@ -283,6 +350,35 @@ mod tests {
             assert!(parse(wrong).is_err(), "{wrong:?}");
         }
     }
+
+    #[test]
+    fn default_requests_are_set_one_by_one_and_left_alone_by_other_changes() {
+        let before = ResourceList {
+            cpu: Some(MilliCpu(100)),
+            ..ResourceList::default()
+        };
+        let after = |texts: &[&str]| {
+            let edits: Vec<_> = texts.iter().map(|text| parse(text).unwrap()).collect();
+            defaults_after(&before, &edits).map(|defaults| {
+                let DefaultRequests { cpu, memory } = defaults.requests;
+                requests_in_words(&ResourceList {
+                    cpu,
+                    memory,
+                    storage: None,
+                })
+            })
+        };
+        assert_eq!(after(&["workloads=3", "isolation=Shared"]), None);
+        assert_eq!(
+            after(&["defaults.requests.memory=64Mi"]).as_deref(),
+            Some("cpu 100m, memory 64Mi")
+        );
+        assert_eq!(after(&["defaults.requests.cpu=none"]).as_deref(), Some(""));
+        for wrong in ["defaults.requests.cpu=much", "defaults.requests.gpu=1"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
     #[test]
     fn what_is_not_named_of_who_may_reach_a_namespace_stays() {
         let mut item = NamespaceItem {

@@ -23,9 +23,12 @@ use kat_client::ClientError;
 use kat_types::{
     api::{
         AuthorityPhase, AuthorityRotationRequest, AuthorityStatus, ExposedKind, ExposedValue,
-        ExposedValues, NodeRole,
+        ExposedValues, IngressAuthorityView, NodeRole, TrustedIngressAuthority,
     },
-    store::authorities::{AuthorityKind, ReplaceableKey},
+    store::{
+        authorities::{AuthorityKind, ReplaceableKey},
+        ingress::INGRESS_AUTHORITY_NAME,
+    },
 };
 
 /// Interval of the progress requests.
@@ -36,7 +39,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &CaArgs) -> Result<
         CaCommand::List { output } => list(session, *output).await,
         CaCommand::Rotate(arguments) => rotate(session, arguments).await,
         CaCommand::Exposed { output } => exposed(session, *output).await,
-        CaCommand::Trust => trust(session).await,
+        CaCommand::Trust { next } => trust(session, *next).await,
         CaCommand::Migrate { without } => migrate(session, without).await,
     }
 }
@@ -47,7 +50,7 @@ Fedora, RHEL:    sudo cp kat-ingress.crt /etc/pki/ca-trust/source/anchors/ && su
 Firefox:         Settings, Certificates, Authorities, Import: trust it for websites
 curl, once:      curl --cacert kat-ingress.crt https://HOST/";
 
-async fn trust(session: &CliSession<'_>) -> Result<(), CliError> {
+async fn trust(session: &CliSession<'_>, next_alone: bool) -> Result<(), CliError> {
     let console = session.console;
     let authority = session.client.ingress_authority().await?;
     if authority.certificate.is_empty() {
@@ -57,6 +60,57 @@ async fn trust(session: &CliSession<'_>) -> Result<(), CliError> {
             ),
         );
     }
+    let IngressAuthorityView {
+        certificate,
+        fingerprint,
+        domains,
+        next,
+        previous,
+        next_issues,
+    } = authority;
+    let present = TrustedIngressAuthority {
+        certificate,
+        fingerprint,
+        domains,
+    };
+    if next_alone {
+        let next = next.ok_or_else(|| {
+            CliError::not_found("no other authority is to replace KAT's own authority for ingress")
+                .hinted("`katcall ca trust` prints the certificate of the present one")
+        })?;
+        print_authority(session, &next)?;
+        console.note(&format!("with it in kat-ingress.crt:\n{TRUST}"));
+        return Ok(());
+    }
+    print_authority(session, &present)?;
+    let others = [next.as_ref(), previous.as_ref()];
+    for other in others.into_iter().flatten() {
+        print_authority(session, other)?;
+    }
+    if next.is_some() {
+        console.note(&format!(
+            "ingress-ca is being replaced: clients have to trust both; the second one issues all certificates from {} on",
+            time::to_the_second(next_issues)
+        ));
+        console.note(
+            "most clients want a file for each: `katcall ca trust --next > kat-ingress-next.crt` writes the second one",
+        );
+    }
+    if previous.is_some() {
+        console.note(
+            "ingress-ca is being replaced: the second one issued certificates that are in use until the first one has issued others",
+        );
+    }
+    console.note(&format!("with it in kat-ingress.crt:\n{TRUST}"));
+    Ok(())
+}
+
+/// Prints the certificate to standard output, and what it is for to standard error.
+fn print_authority(
+    session: &CliSession<'_>,
+    authority: &TrustedIngressAuthority,
+) -> Result<(), CliError> {
+    let console = session.console;
     console.print(&authority.certificate)?;
     let domains: Vec<String> = authority.domains.iter().map(|one| plain(one)).collect();
     console.note(&format!(
@@ -64,7 +118,6 @@ async fn trust(session: &CliSession<'_>) -> Result<(), CliError> {
         domains.join(", "),
         plain(&authority.fingerprint)
     ));
-    console.note(&format!("with it in kat-ingress.crt:\n{TRUST}"));
     Ok(())
 }
 
@@ -149,6 +202,11 @@ async fn rotate(
         Ok(asked) => asked,
         Err(error) => return Err(explained(session, error).await),
     };
+    if name == INGRESS_AUTHORITY_NAME {
+        console.note(
+            "clients that trust the present authority have to trust the new one before it issues all certificates: `katcall ca trust --next` prints its certificate in phase Trust, and `katcall ca list` shows until when that lasts",
+        );
+    }
     if !arguments.wait {
         return console.line(&format!(
             "authority/{} is in phase {}",
@@ -229,6 +287,12 @@ async fn follow(
 
 /// What a person has to do after a replacement.
 fn afterwards(name: &str) -> &'static [&'static str] {
+    if name == INGRESS_AUTHORITY_NAME {
+        return &[
+            "clients can forget the earlier authority, and `katcall ca trust` prints the new one",
+            "backups and snapshots that were made before keep the old key: `sudo kat-agent backup` makes a new backup",
+        ];
+    }
     if name != ReplaceableKey::Recovery.name() {
         return &[
             "backups and snapshots that were made before keep the old keys: `sudo kat-agent backup` makes a new backup",

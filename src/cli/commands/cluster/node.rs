@@ -19,11 +19,9 @@ use kat_types::{
 const ATTEMPTS: usize = 5;
 
 /// The taint of `katcall cordon`.
-const CORDONED: &str = "kat.dws.rip/cordoned";
-
 fn cordoned() -> Taint {
     Taint {
-        key: CORDONED.to_owned(),
+        key: Taint::CORDON_KEY.to_owned(),
         value: String::new(),
         effect: TaintEffect::NoSchedule,
     }

@@ -31,7 +31,7 @@ use kat_client::{ClientError, KeyedItem as _};
 use kat_types::{
     api::{Event, EventFilter, HostPortStatus, List, NamespaceItem, ObjectKind, VolumeItem},
     assignment::is_machine_slot,
-    resource::named_kind::NamedKind,
+    resource::{HostPortOn, named_kind::NamedKind},
 };
 
 pub(super) use address::found as virtual_address;
@@ -128,8 +128,14 @@ async fn volume(
 }
 
 /// The host port that is forwarded to a container port, in parentheses.
-fn host_port_of(port: &HostPortStatus) -> String {
-    format!(" (host port {})", port.port)
+fn host_port_of(port: &HostPortStatus, on: HostPortOn) -> String {
+    match on {
+        HostPortOn::Instances => format!(" (host port {})", port.port),
+        HostPortOn::Ingress => format!(
+            " (host port {} of the machines that serve routes)",
+            port.port
+        ),
+    }
 }
 
 async fn namespaces(
@@ -153,6 +159,10 @@ async fn namespaces(
             false => hosts.join(", "),
         };
         sheet.field("hosts of routes", &hosts);
+    }
+    if !item.spec.defaults.is_empty() {
+        let requests = quota::requests_in_words(&item.spec.defaults.requests);
+        sheet.field("default requests", &requests);
     }
     sheet.age(item.metadata.creation_timestamp);
     let quotas = quota::lines(&item.spec.quota, &item.status.used);

@@ -80,16 +80,23 @@ async fn ask(
             None => None,
         }
     };
-    let (own_health, version, configuration, nodes, workloads, instances, authorities, events) = tokio::join!(
+    let of_cluster = async {
+        tokio::join!(
+            client.nodes(),
+            client.authorities(),
+            client.virtual_addresses(),
+        )
+    };
+    let (own_health, version, configuration, of_cluster, workloads, instances, events) = tokio::join!(
         own_health,
         client.version(),
         client.cluster_configuration(),
-        client.nodes(),
+        of_cluster,
         client.workloads(None),
         client.instances(None),
-        client.authorities(),
         get::events(session, &all),
     );
+    let (nodes, authorities, addresses) = of_cluster;
     let nodes = match nodes {
         // The caller is not known, so that nothing can be said about the cluster.
         Err(error) if error.status() == Some(401) => return Err(error.into()),
@@ -109,6 +116,7 @@ async fn ask(
         workloads: workloads.map(|list| list.items),
         instances: instances.map(|list| list.items),
         authorities: authorities.map(|list| list.items),
+        addresses: addresses.map(|list| list.items),
     };
     known.add_own_health(own_health);
     let mut answers = StatusAnswers {

@@ -139,6 +139,7 @@ async fn workload_report(
         let message = output::plain(&skipped.message);
         told.notes.push(format!("no run at {time}: {message}"));
     }
+    told.notes.extend(story::names_and_sources(&item));
     told.notes.extend(refused.notes);
     told.next.extend(refused.next);
     Ok(told)

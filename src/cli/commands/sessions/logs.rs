@@ -38,6 +38,8 @@ struct LoggedInstance {
     id: String,
     /// The machine that it was on, if it is gone.
     gone_from: Option<String>,
+    /// The machine of an instance of a run, which may leave before its log is asked for.
+    machine: Option<String>,
 }
 
 impl LoggedInstance {
@@ -47,6 +49,7 @@ impl LoggedInstance {
             workload: item.status.workload.clone(),
             id: item.metadata.name.clone(),
             gone_from: None,
+            machine: None,
         }
     }
 }
@@ -116,6 +119,7 @@ pub(crate) async fn last_lines(
         workload: of.name.clone(),
         id: id.to_owned(),
         gone_from: None,
+        machine: None,
     };
     let query = LogQuery {
         tail: Some(most),
@@ -237,6 +241,7 @@ async fn of_run(session: &CliSession<'_>, object: &Reference) -> Result<Selectio
                 workload: run.spec.workload.clone(),
                 id: attempt.instance.clone(),
                 gone_from: (!is_there).then(|| attempt.node.clone()),
+                machine: Some(attempt.node.clone()),
             }
         })
         .collect();
@@ -271,6 +276,7 @@ pub(crate) async fn of_attempt(session: &CliSession<'_>, run: &AwaitedRun, attem
         workload: run.workload.clone(),
         id: attempt.instance.clone(),
         gone_from: is_gone.then(|| attempt.node.clone()),
+        machine: Some(attempt.node.clone()),
     };
     let query = LogQuery {
         follow: !is_gone,
@@ -331,6 +337,7 @@ async fn gone_instances(
             workload: workload.to_owned(),
             id: one.instance,
             gone_from: Some(one.node),
+            machine: None,
         });
     }
     Ok(sources)
@@ -396,9 +403,11 @@ async fn open(
         workload,
         id,
         gone_from,
+        machine,
     } = source;
     let query = LogQuery {
-        node: gone_from.clone(),
+        // The API looks there if the instance is gone by now.
+        node: gone_from.clone().or_else(|| machine.clone()),
         ..query.clone()
     };
     client.logs(namespace, workload, id, &query).await

@@ -223,6 +223,11 @@ fn gone_means_without_instances_and_only_when_both_lists_are_known() {
     state.workload(ListChange::Deleted(item.clone()));
     assert!(!state.is_gone());
     assert_eq!(state.remaining_in_words(), "1 instance left");
+    assert_eq!(
+        RolloutWait::new(target()).remaining_in_words(),
+        "deleting",
+        "nothing is known yet"
+    );
     state.instances(ListChange::Deleted(instance(
         "web-a",
         InstancePhase::Stopped,
@@ -230,6 +235,22 @@ fn gone_means_without_instances_and_only_when_both_lists_are_known() {
         2,
     )));
     assert!(state.is_gone());
+    // It is not called "deleting" a second time.
+    assert_eq!(state.remaining_in_words(), "no instance left");
+}
+
+#[test]
+fn the_earlier_version_that_still_serves_is_counted() {
+    let starts = instance("web-a", InstancePhase::Starting, "", 2);
+    let mut state = with(workload(WorkloadPhase::Progressing, 2, (2, 2, 0)));
+    state.instances(ListChange::Listed(vec![starts.clone()]));
+    assert_eq!(
+        state.summary(),
+        "web: 0 of 2 healthy, 1 starting, 2 old ones serving"
+    );
+    let mut first = with(workload(WorkloadPhase::Progressing, 2, (2, 0, 0)));
+    first.instances(ListChange::Listed(vec![starts]));
+    assert_eq!(first.summary(), "web: 0 of 2 healthy, 1 starting");
 }
 
 #[test]

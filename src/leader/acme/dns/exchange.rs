@@ -114,13 +114,13 @@ async fn by_tcp(at: SocketAddr, asked: &Message, bytes: &[u8]) -> io::Result<Ans
 }
 
 /// Whether the header is that of an answer to this question.
-fn is_meant(bytes: &[u8], asked: &Message) -> bool {
+pub(super) fn is_meant(bytes: &[u8], asked: &Message) -> bool {
     let id = asked.metadata.id.to_be_bytes();
     bytes.len() >= HEADER && bytes.starts_with(&id)
 }
 
 /// The answer, if it is one to this question.
-fn read(bytes: &[u8], asked: &Message) -> Option<Answer> {
+pub(super) fn read(bytes: &[u8], asked: &Message) -> Option<Answer> {
     let message = Message::from_vec(bytes).ok()?;
     let Message {
         metadata, queries, ..

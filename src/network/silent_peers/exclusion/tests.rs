@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
-use kat_types::machine::network::{PeerMachine, ServiceNetwork, ServicePortBackends, Transport};
+use kat_types::machine::network::{
+    IngressHostPort, PeerMachine, ServiceNetwork, ServicePortBackends, Transport,
+};
 
 use super::*;
 use BackendState::{Held, Leaving, Serving};
@@ -36,6 +38,29 @@ fn services(instances: &[(u8, BackendState)]) -> Services {
     Services {
         schema: 1,
         services: [("default/web".to_owned(), web)].into(),
+    }
+}
+
+fn host_ports(instances: &[(u8, BackendState)]) -> HostPortParts {
+    let instances = instances.iter().map(|(machine, state)| {
+        let backend = IngressBackend {
+            port: 5432,
+            state: *state,
+        };
+        (address(*machine, 10), backend)
+    });
+    let port = IngressHostPort {
+        port: 5432,
+        protocol: Transport::Tcp,
+        namespace: "default".to_owned(),
+        workload: "db".to_owned(),
+        instances: instances.collect(),
+        allow_sources: None,
+    };
+    HostPortParts {
+        schema: 1,
+        ingress: vec![port],
+        ..HostPortParts::default()
     }
 }
 
@@ -98,6 +123,7 @@ fn a_peer_is_in_use_when_callers_can_be_sent_to_it() {
     };
     let snapshot = StateFilesSnapshot {
         services: Some(Arc::new(services(&[(1, Serving), (2, Held), (3, Leaving)]))),
+        host_ports: Some(Arc::new(host_ports(&[(3, Serving), (2, Held)]))),
         dns: Some(Arc::new(records(&[
             ("db.default", &[4]),
             ("n5.node", &[5]),
@@ -105,7 +131,16 @@ fn a_peer_is_in_use_when_callers_can_be_sent_to_it() {
         ..StateFilesSnapshot::default()
     };
     let used: Vec<&str> = in_use(&snapshot, &peers).collect();
-    assert_eq!(used, ["n1", "n4"]);
+    assert_eq!(used, ["n1", "n3", "n4"]);
+}
+
+#[test]
+fn a_host_port_leads_to_no_excluded_peer_while_another_instance_serves() {
+    let before = host_ports(&[(1, Serving), (2, Serving), (3, Leaving)]);
+    let after = host_ports(&[(1, Serving), (2, Held), (3, Leaving)]);
+    assert_eq!(host_ports_without(&before, &excluded(&[2, 3])), after);
+    let last = host_ports(&[(1, Serving), (2, Held)]);
+    assert_eq!(host_ports_without(&last, &excluded(&[1])), last);
 }
 
 #[tokio::test]

@@ -98,6 +98,13 @@ pub enum AcmeRequest {
         /// The account that it is bound to.
         eab: Option<EabAccount>,
     },
+    /// Give the account another address for messages. [`AcmeReply::ContactChanged`].
+    Contact {
+        /// The account.
+        account: AcmeAccount,
+        /// The address; `None` for none.
+        email: Option<String>,
+    },
     /// Fetch the answer for `token` at every address of the host. This is no question to the server.
     /// [`AcmeReply::Checked`].
     Check {
@@ -196,6 +203,7 @@ impl AcmeRequest {
     pub fn word(&self) -> &'static str {
         match self {
             Self::Register { .. } => "register",
+            Self::Contact { .. } => "contact",
             Self::Check { .. } => "check",
             Self::Locate { .. } | Self::LocateForHook { .. } => "locate",
             Self::Record { .. } => "record",
@@ -225,6 +233,8 @@ pub enum AcmeReply {
         /// Its key, if the question had none.
         key: Option<Vec<u8>>,
     },
+    /// The account has the address.
+    ContactChanged,
     /// What the addresses of the host answered.
     Checked(CheckedName),
     /// Where the challenge is answered.
@@ -268,6 +278,7 @@ impl fmt::Debug for AcmeReply {
         // Keys appear in no log.
         match self {
             Self::Registered { url, key: _ } => write!(f, "registered as {url}"),
+            Self::ContactChanged => f.write_str("contact changed"),
             Self::Checked(checked) => write!(f, "checked {checked:?}"),
             Self::Located(place) => write!(f, "located at {place:?}"),
             Self::Recorded(check) => write!(f, "recorded, {check:?}"),

@@ -44,6 +44,8 @@ struct Server {
     renewal: Option<(Timestamp, Timestamp)>,
     /// The records of DNS that are there.
     recorded: BTreeSet<String>,
+    /// The address for messages, as it was last changed.
+    contact: Option<String>,
     /// Every question, in words.
     asked: Vec<String>,
 }
@@ -88,6 +90,7 @@ impl Server {
             early: SignedDuration::ZERO,
             renewal: None,
             recorded: BTreeSet::new(),
+            contact: None,
             asked: Vec::new(),
         }
     }
@@ -123,6 +126,10 @@ impl Server {
                     key: (key == b"of the server").then_some(key),
                 }
             }
+            AcmeRequest::Contact { account, email } => self.known(account).unwrap_or_else(|| {
+                self.contact.clone_from(email);
+                AcmeReply::ContactChanged
+            }),
             AcmeRequest::Check { token, answer, .. } => {
                 let key = keys::acme_challenge(token);
                 let entry = world.entries.get(key.as_str()).unwrap();
@@ -677,6 +684,87 @@ fn a_server_that_has_forgotten_the_account_gets_it_again_with_the_same_key() {
         snapshot.ingress_certificates[HOST].value.issued > "2026-03-01T00:00:00Z".parse().unwrap()
     );
     assert_eq!(snapshot.acme_accounts.len(), 1);
+}
+
+fn stored_account(world: &mut World) -> kat_types::store::acme::AcmeAccountRecord {
+    let snapshot = world.snapshot();
+    let stored = snapshot.acme_accounts.values().next().unwrap();
+    kat_types::store::acme::AcmeAccountRecord::clone(&stored.value)
+}
+
+fn set_address(world: &mut World, address: Option<&str>) {
+    configure(world, |settings| {
+        settings.email = address.map(str::to_owned);
+    });
+}
+
+#[test]
+fn another_address_of_the_settings_reaches_the_server_once_also_when_its_answer_is_lost() {
+    let mut world = shop(1);
+    let (mut server, mut orders) = (Server::new(), AcmeOrders::default());
+    run(&mut world, &mut server, &mut orders);
+    assert_eq!(server.count("contact"), 0);
+    set_address(&mut world, Some("a@example.org"));
+    for _ in 0..2 {
+        run(&mut world, &mut server, &mut orders);
+        assert_eq!(server.count("contact"), 1);
+    }
+    assert_eq!(server.contact.as_deref(), Some("a@example.org"));
+    assert_eq!(stored_account(&mut world).email, "a@example.org");
+
+    // The leader is lost after the answer: the next one asks again.
+    set_address(&mut world, None);
+    let limit = world.now.checked_add(SignedDuration::from_mins(5)).unwrap();
+    let lost = Lost::Unheard(0);
+    run_until(&mut world, &mut server, &mut orders, limit, lost);
+    assert_eq!(server.count("contact"), 3);
+    assert_eq!(server.contact, None);
+    assert_eq!(stored_account(&mut world).email, "");
+}
+
+#[test]
+fn an_address_that_the_server_refuses_is_tried_again_later_and_another_one_at_once() {
+    let mut world = shop(1);
+    let (mut server, mut orders) = (Server::new(), AcmeOrders::default());
+    run(&mut world, &mut server, &mut orders);
+    let refusal = || ("contact", failure(AcmeFailureKind::Refused, None));
+    server.next.push(refusal());
+    set_address(&mut world, Some("a@example.org"));
+    run(&mut world, &mut server, &mut orders);
+    assert_eq!(server.count("contact"), 1);
+    assert_eq!(stored_account(&mut world).email, "");
+    assert!(world.snapshot().acme_orders.is_empty());
+    world.pass(Duration::from_secs(16 * 60));
+    server.next.push(refusal());
+    run(&mut world, &mut server, &mut orders);
+    assert_eq!(server.count("contact"), 2);
+    // The pause grows.
+    world.pass(Duration::from_secs(16 * 60));
+    run(&mut world, &mut server, &mut orders);
+    assert_eq!(server.count("contact"), 2);
+    set_address(&mut world, Some("b@example.org"));
+    run(&mut world, &mut server, &mut orders);
+    assert_eq!(server.count("contact"), 3);
+    assert_eq!(stored_account(&mut world).email, "b@example.org");
+}
+
+#[test]
+fn a_server_that_has_forgotten_the_account_gets_the_address_with_the_next_order() {
+    let mut world = shop(1);
+    let (mut server, mut orders) = (Server::new(), AcmeOrders::default());
+    run(&mut world, &mut server, &mut orders);
+    server.accounts.clear();
+    server.orders.clear();
+    set_address(&mut world, Some("a@example.org"));
+    run(&mut world, &mut server, &mut orders);
+    assert_eq!(server.count("contact"), 1);
+    assert_eq!(stored_account(&mut world).url, "");
+    world.pass(Duration::from_secs(62 * 24 * 3600));
+    run(&mut world, &mut server, &mut orders);
+    assert_eq!(server.count("contact"), 1);
+    let account = stored_account(&mut world);
+    assert_eq!(account.email, "a@example.org");
+    assert!(!account.url.is_empty());
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Resources of the machine: host network, devices, groups. Only one instance at a time has them,
-//! on a machine whose owner allows it.
+//! Resources of the machine: host network, devices, groups, GPUs. Only one instance at a time has
+//! them, on a machine whose owner allows it.
 
 use super::*;
-use kat_types::machine::network::node_address;
+use kat_types::machine::{gpu::GpuDevice, network::node_address};
 
 fn machines(count: usize) -> World {
     let mut world = World::with_machines(count);
@@ -245,4 +245,97 @@ fn groups_and_health_checks_by_a_command_come_only_to_machines_with_crun() {
         world.roll_out();
         assert_eq!(nodes(&mut world, "late"), ["n3".to_owned()].into());
     }
+}
+
+fn gpu(name: &str, mebibytes: u64) -> GpuDevice {
+    GpuDevice {
+        name: name.to_owned(),
+        memory: Some(Bytes(mebibytes << 20)),
+    }
+}
+
+/// A workload whose instances need a GPU each.
+fn on_gpu(world: &mut World, name: &str, replicas: u32, image: u32) {
+    world.apply_workload(name, |file| {
+        file["spec"]["container"]["resources"] = json!({"gpu": {"driver": "any"}});
+        file["spec"]["replicas"] = json!(replicas);
+        file["spec"]["source"]["image"] = json!(format!("registry.example/{name}:{image}"));
+    });
+}
+
+/// The machine and the GPU of each instance of a workload.
+fn gpus_of(world: &mut World, name: &str) -> Vec<(String, String)> {
+    let wanted = world.wanted(name).into_iter();
+    let mut gpus: Vec<_> = wanted
+        .map(|(_, node, assignment)| (node, assignment.gpu.clone().unwrap()))
+        .collect();
+    gpus.sort();
+    gpus
+}
+
+#[test]
+fn a_gpu_belongs_to_one_instance_until_its_machine_confirms_the_end() {
+    let mut world = machines(2);
+    world.at("n2").gpus = vec![gpu("amd.com/gpu=0", 8192)];
+    on_gpu(&mut world, "first", 1, 1);
+    world.roll_out();
+    on_gpu(&mut world, "second", 1, 1);
+    world.roll_out();
+    let only = [("n2".to_owned(), "amd.com/gpu=0".to_owned())];
+    assert_eq!(gpus_of(&mut world, "first"), only);
+    let (_, _, assignment) = world.wanted("first").remove(0);
+    assert_eq!(assignment.schema, 12);
+    assert!(world.wanted("second").is_empty());
+    let why = message(&mut world, "second");
+    let expected = "1 whose GPUs of the requested kind are all in use, 1 without a GPU of the requested driver in its CDI specs";
+    assert!(why.contains(expected), "{why}");
+
+    // The machine does nothing, so the first instance may still run.
+    world.at("n2").obeys = false;
+    world.delete_workload("first");
+    world.settle();
+    assert!(world.wanted("first").is_empty());
+    assert!(world.wanted("second").is_empty());
+    world.at("n2").obeys = true;
+    world.roll_out();
+    assert_eq!(gpus_of(&mut world, "second"), only);
+    assert_eq!(world.running("second"), 1);
+}
+
+#[test]
+fn replicas_get_different_gpus_and_the_smallest_that_suffices_first() {
+    let mut world = machines(1);
+    world.at("n1").gpus = vec![
+        gpu("nvidia.com/gpu=0", 24_576),
+        gpu("nvidia.com/gpu=1", 8192),
+    ];
+    on_gpu(&mut world, "model", 1, 1);
+    world.roll_out();
+    let on_n1 = |name: &str| ("n1".to_owned(), name.to_owned());
+    assert_eq!(gpus_of(&mut world, "model"), [on_n1("nvidia.com/gpu=1")]);
+    on_gpu(&mut world, "model", 3, 1);
+    world.roll_out();
+    let both = [on_n1("nvidia.com/gpu=0"), on_n1("nvidia.com/gpu=1")];
+    assert_eq!(gpus_of(&mut world, "model"), both);
+    let why = message(&mut world, "model");
+    assert!(why.contains("are all in use"), "{why}");
+}
+
+#[test]
+fn an_instance_with_a_gpu_is_replaced_in_place_while_its_machine_has_the_gpu() {
+    let mut world = machines(1);
+    world.at("n1").gpus = vec![gpu("amd.com/gpu=0", 8192)];
+    on_gpu(&mut world, "model", 1, 1);
+    world.roll_out();
+    let before = gpus_of(&mut world, "model");
+    on_gpu(&mut world, "model", 1, 2);
+    assert_eq!(while_rolled(&mut world, "model"), (0, 1));
+    assert_eq!(gpus_of(&mut world, "model"), before);
+    // What runs continues, and its successor waits for a GPU.
+    world.at("n1").gpus.clear();
+    on_gpu(&mut world, "model", 1, 3);
+    world.roll_out();
+    assert_eq!(world.running("model"), 1);
+    let why = message(&mut world, "model");
+    assert!(why.contains("without a GPU"), "{why}");
 }

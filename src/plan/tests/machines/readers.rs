@@ -83,6 +83,10 @@ fn a_machine_that_does_not_read_a_workload_becomes_no_member() {
         stored.value.quota.hosts = Some(3);
     }
     assert_eq!(highest_needed_reader(&open), 6);
+    for stored in open.namespaces.values_mut() {
+        stored.value.defaults.requests.cpu = Some(MilliCpu(100));
+    }
+    assert_eq!(highest_needed_reader(&open), 7);
     // It is upgraded.
     let upgraded = with_readers(snapshot, &[("n2", 2)]);
     assert_eq!(wanted(&upgraded, &only, now), ["n1", "n2", "n3"]);

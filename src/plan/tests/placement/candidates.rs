@@ -121,6 +121,8 @@ fn anew<'s>(
             cannot_start: false,
             disk_pressure: false,
             visible_bytes: 0,
+            gpus: Vec::new(),
+            gpu_holders: BTreeMap::new(),
         }
     });
     candidates.collect()

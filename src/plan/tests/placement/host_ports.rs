@@ -233,6 +233,135 @@ fn machines_of_an_older_version_are_not_trusted_with_host_ports() {
     assert_eq!(numbers(&mut world, "web"), [("n2".to_owned(), 80)].into());
 }
 
+/// Applies `web` with host port 80, or `auto`, for these addresses alone.
+fn publish_for(world: &mut World, host_port: serde_json::Value, sources: &[&str]) {
+    let balancer = json!({
+        "apiVersion": "kat.dws.rip/v1alpha1",
+        "kind": "VirtualLoadBalancer",
+        "spec": {"ports": [
+            {"containerPort": 8080, "hostPort": host_port, "allowSources": sources},
+            {"containerPort": 9090, "hostPort": 90},
+        ]},
+    });
+    let key = keys::manifest(NAMESPACE, "web", "VirtualLoadBalancer.kat");
+    world.write(key, &balancer);
+    world.apply_workload("web", |_| {});
+}
+
+/// The ports that are for some addresses alone, each with these.
+fn sources(world: &mut World) -> Vec<(u16, Vec<String>)> {
+    let snapshot = world.snapshot();
+    let service = &snapshot.services[&WorkloadKey::new(NAMESPACE, "web")];
+    let balance = &service.balance.as_ref().unwrap().value;
+    let found = balance.sources.iter().map(|one| {
+        let ranges = one.allow_sources.iter();
+        (one.port, ranges.map(ToString::to_string).collect())
+    });
+    found.collect()
+}
+
+#[test]
+fn machines_learn_who_may_use_a_host_port_without_another_instance() {
+    let mut world = current(1);
+    world.at("n1").data_path = SOURCES_DATA_PATH;
+    publish_for(&mut world, json!(80), &["192.0.2.1", "198.51.100.0/24"]);
+    world.roll_out();
+    let ids = |world: &mut World| -> Vec<String> {
+        let wanted = world.wanted("web").into_iter();
+        wanted.map(|(id, ..)| id).collect()
+    };
+    let before = ids(&mut world);
+    assert_eq!(before.len(), 1);
+    let both = ["192.0.2.1/32", "198.51.100.0/24"]
+        .map(str::to_owned)
+        .to_vec();
+    assert_eq!(sources(&mut world), [(80, both)]);
+    publish_for(&mut world, json!(80), &["203.0.113.0/24"]);
+    world.roll_out();
+    let one = vec!["203.0.113.0/24".to_owned()];
+    assert_eq!(sources(&mut world), [(80, one.clone())]);
+    assert_eq!(ids(&mut world), before);
+    // Files that can't be read open nothing.
+    let file = keys::manifest(NAMESPACE, "web", "VirtualLoadBalancer.kat");
+    world.apply(&[WriteOperation::Put(file, b"- : -".to_vec())]);
+    world.change(&keys::workload_meta(NAMESPACE, "web"), |value| {
+        value["generation"] = json!(9);
+    });
+    world.plan_out();
+    assert_eq!(sources(&mut world), [(80, one)]);
+    publish_for(&mut world, json!(80), &[]);
+    world.roll_out();
+    assert!(sources(&mut world).is_empty());
+    assert_eq!(ids(&mut world), before);
+}
+
+#[test]
+fn a_host_port_with_a_number_from_kat_is_kept_to_its_addresses_by_that_number() {
+    let mut world = current(1);
+    world.at("n1").data_path = SOURCES_DATA_PATH;
+    publish_for(&mut world, json!("auto"), &["192.0.2.0/24"]);
+    world.roll_out();
+    let status = world.status("web");
+    let ports = status.host_ports.iter();
+    let number = ports
+        .map(|one| one.port)
+        .find(|number| *number != 90)
+        .unwrap();
+    let expected = [(number, vec!["192.0.2.0/24".to_owned()])];
+    assert_eq!(sources(&mut world), expected);
+}
+
+#[test]
+fn machines_of_an_older_version_get_no_host_port_that_is_for_some_addresses() {
+    let mut world = current(2);
+    publish_for(&mut world, json!(80), &["192.0.2.0/24"]);
+    world.roll_out();
+    let message = waits(&mut world, "web");
+    let expected = "2 whose kat-net is too old for allowSources of host ports";
+    assert!(message.contains(expected), "{message}");
+    world.at("n2").data_path = SOURCES_DATA_PATH;
+    world.roll_out();
+    let nodes: Vec<String> = world
+        .wanted("web")
+        .into_iter()
+        .map(|(_, node, _)| node)
+        .collect();
+    assert_eq!(nodes, ["n2"]);
+}
+
+#[test]
+fn an_earlier_version_goes_to_no_older_machine_if_the_present_files_restrict_a_host_port() {
+    let mut world = current(1);
+    publish_for(&mut world, json!(80), &[]);
+    let snapshot = world.snapshot();
+    let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, "web")];
+    let parsed = entry.parsed.clone().unwrap();
+    let none = BTreeMap::new();
+    let old = [candidate("n1", &none)];
+    let port = |host_port| Port {
+        container_port: 80,
+        host_port,
+        ..Port::default()
+    };
+    let fits = |host_port, restricted| {
+        let ports = [port(host_port)];
+        let demand = InstanceDemand {
+            ports: &ports,
+            restricted,
+            ..InstanceDemand::of(&parsed.workload.spec)
+        };
+        let chosen = choose(demand, &old, 1).map(str::to_owned);
+        chosen.map_err(|failure| failure.to_string())
+    };
+    let published = Some(HostPort::Number(80));
+    assert_eq!(fits(published, false), Ok("n1".to_owned()));
+    assert_eq!(
+        fits(published, true).unwrap_err(),
+        "0 of 1 machines fit: 1 whose kat-net is too old for allowSources of host ports"
+    );
+    assert_eq!(fits(None, true), Ok("n1".to_owned()), "it has no host port");
+}
+
 proptest! {
     #![proptest_config(random_cases(200))]
 

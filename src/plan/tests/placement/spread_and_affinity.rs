@@ -3,7 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use kat_types::resource::{GpuDriver, GpuRequest, Spread, Workload};
+use kat_types::{
+    machine::gpu::GpuDevice,
+    resource::{GpuDriver, GpuRequest, Spread, Workload, WorkloadSpec},
+};
 
 impl World {
     /// Adds a machine with labels.
@@ -300,6 +303,8 @@ pub(crate) fn candidate<'a>(
         cannot_start: false,
         disk_pressure: false,
         visible_bytes: 0,
+        gpus: Vec::new(),
+        gpu_holders: BTreeMap::new(),
     }
 }
 
@@ -318,18 +323,26 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     owned.collect()
 }
 
+/// A GPU with so many mebibytes.
+fn gpu(name: &str, mebibytes: Option<u64>) -> GpuDevice {
+    GpuDevice {
+        name: name.to_owned(),
+        memory: mebibytes.map(|amount| Bytes(amount << 20)),
+    }
+}
+
 #[test]
-fn a_graphics_processor_is_that_of_the_maker_and_has_so_much_memory_left() {
-    let nvidia = labels(&[
-        ("gpu.nvidia.present", "true"),
-        ("gpu.nvidia.vramMB", "8192"),
-    ]);
-    let amd = labels(&[("gpu.amd.present", "true"), ("gpu.amd.vramMB", "16384")]);
-    let none = labels(&[("gpu.nvidia.present", "false")]);
+fn a_gpu_is_of_the_driver_has_the_memory_and_belongs_to_no_other_instance() {
+    let none = labels(&[]);
     let mut machines = [
-        candidate("amd", &amd),
+        candidate("amd", &none),
         candidate("none", &none),
-        candidate("nvidia", &nvidia),
+        candidate("nvidia", &none),
+    ];
+    machines[0].gpus = vec![gpu("amd.com/gpu=0", Some(16_384))];
+    machines[2].gpus = vec![
+        gpu("nvidia.com/gpu=0", Some(8192)),
+        gpu("nvidia.com/gpu=1", None),
     ];
     let asks = |driver, min_vram_mb| {
         let mut workload = workload();
@@ -340,27 +353,56 @@ fn a_graphics_processor_is_that_of_the_maker_and_has_so_much_memory_left() {
         workload.spec
     };
     let small = asks(GpuDriver::Nvidia, Some(4096));
-    for _ in 0..2 {
-        assert_eq!(
-            choose(InstanceDemand::of(&small), &machines, 1),
-            Ok("nvidia")
-        );
-        machines[2].requested.add_all(&small.container.resources);
-    }
-    let failure = choose(InstanceDemand::of(&small), &machines, 1).unwrap_err();
+    let said = |spec: &WorkloadSpec, machines: &[MachineCandidate<'_>]| {
+        choose(InstanceDemand::of(spec), machines, 1)
+            .map(str::to_owned)
+            .map_err(|failure| failure.to_string())
+    };
+    assert_eq!(said(&small, &machines), Ok("nvidia".to_owned()));
+    let holder = BTreeSet::from(["web-aaaaa".to_owned()]);
+    let hold = |machine: &mut MachineCandidate<'_>, name: &str| {
+        machine.gpu_holders.insert(name.to_owned(), holder.clone());
+    };
+    hold(&mut machines[2], "nvidia.com/gpu=0");
     assert_eq!(
-        failure.to_string(),
-        "0 of 3 machines fit: 1 without enough graphics memory left, 2 without the graphics processor"
+        said(&small, &machines).unwrap_err(),
+        "0 of 3 machines fit: 1 whose GPUs of the requested kind are all in use, 2 without a GPU of the requested driver in its CDI specs"
     );
-    let any = asks(GpuDriver::Any, Some(10_000));
-    assert_eq!(choose(InstanceDemand::of(&any), &machines, 1), Ok("amd"));
-    machines[0].requested.add_all(&any.container.resources);
-    assert!(choose(InstanceDemand::of(&any), &machines, 1).is_err());
+    // One whose memory is unknown suffices where none is requested.
     let unmeasured = asks(GpuDriver::Nvidia, None);
+    assert_eq!(said(&unmeasured, &machines), Ok("nvidia".to_owned()));
+    let large = asks(GpuDriver::Any, Some(10_000));
+    assert_eq!(said(&large, &machines), Ok("amd".to_owned()));
+    hold(&mut machines[0], "amd.com/gpu=0");
+    let why = said(&large, &machines).unwrap_err();
+    let expected = "1 without a GPU that is known to have minVRAM_MB";
+    assert!(why.contains(expected), "{why}");
+}
+
+#[test]
+fn a_machine_whose_gpu_in_use_has_another_name_now_gives_none_until_its_holder_is_gone() {
+    let none = labels(&[]);
+    let mut machines = [candidate("n1", &none)];
+    machines[0].gpus = vec![gpu("nvidia.com/gpu=0", None), gpu("nvidia.com/gpu=1", None)];
+    let holder = BTreeSet::from(["web-aaaaa".to_owned()]);
+    let renamed = "nvidia.com/gpu=GPU-5b1f".to_owned();
+    machines[0].gpu_holders.insert(renamed.clone(), holder);
+    let mut workload = workload();
+    workload.spec.container.resources.gpu = Some(GpuRequest {
+        driver: GpuDriver::Any,
+        min_vram_mb: None,
+    });
+    let said = |machines: &[MachineCandidate<'_>]| {
+        choose(InstanceDemand::of(&workload.spec), machines, 1)
+            .map(str::to_owned)
+            .map_err(|failure| failure.to_string())
+    };
     assert_eq!(
-        choose(InstanceDemand::of(&unmeasured), &machines, 1),
-        Ok("nvidia")
+        said(&machines).unwrap_err(),
+        "0 of 1 machines fit: 1 with an instance whose GPU its CDI specs name no more"
     );
+    machines[0].gpu_holders.insert(renamed, BTreeSet::new());
+    assert_eq!(said(&machines), Ok("n1".to_owned()));
 }
 
 proptest! {

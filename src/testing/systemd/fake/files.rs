@@ -62,6 +62,7 @@ fn read_unit(path: &Path) -> UnitBehaviour {
         stop_hangs: false,
         control_group: String::new(),
         start_hangs: value("ExecStartPre").is_some(),
+        remains: value("RemainAfterExit") == Some("yes"),
         rests: false,
         restarts: value("Restart").is_some_and(|policy| policy != "no"),
         start_limit: value("StartLimitBurst")

@@ -20,8 +20,9 @@ use self::{
     state::{FakeManagerState, FakeUnit},
 };
 use kat_systemd::{
-    ActiveState, CommandStreams, JobResult, ProcessEnd, ServiceResult, SystemdError, TransientEnd,
-    TransientUnit, UnitEvent, UnitEvents, UnitManager, UnitStatus, error, listeners::BusListeners,
+    ActiveState, CommandStreams, JobResult, ProcessEnd, ServiceResult, SubState, SystemdError,
+    TransientEnd, TransientUnit, UnitEvent, UnitEvents, UnitManager, UnitStatus, error,
+    listeners::BusListeners,
 };
 
 pub use self::{
@@ -78,7 +79,7 @@ impl FakeManager {
 
     /// A manager whose units are the `*.service` files of a folder. It understands `Type=`,
     /// `ExecStart=` (`true`, `false`; anything else keeps running), `ExecStartPre=` (hangs),
-    /// `Restart=`, `StartLimitBurst=` and links to `/dev/null`.
+    /// `Restart=`, `RemainAfterExit=`, `StartLimitBurst=` and links to `/dev/null`.
     pub fn with_folder(name: &str, folder: &Path) -> Self {
         let folder = folder.to_owned();
         let found = folder.clone();
@@ -158,6 +159,26 @@ impl FakeManager {
         self.changed(unit);
     }
 
+    /// The unit has run for longer than `RuntimeMaxSec=`, and systemd has ended its program.
+    pub fn exceeds_runtime(&self, unit: &str) {
+        let now = self.now();
+        self.with(|state| {
+            if let Some(entry) = state.units.get_mut(unit) {
+                entry.status.exec_main_code = 2;
+                entry.status.exec_main_status = SIGTERM;
+                entry.status.exec_main_exit_monotonic = now;
+                entry.status.result = ServiceResult::Timeout;
+                entry.rest(ActiveState::Failed, "failed");
+            }
+        });
+        self.changed(unit);
+    }
+
+    /// The behaviour of a loaded unit.
+    pub fn behaviour(&self, unit: &str) -> Option<UnitBehaviour> {
+        self.with(|state| state.units.get(unit).map(|entry| entry.behaviour.clone()))
+    }
+
     /// The unit's program is killed by a signal.
     pub fn killed(&self, unit: &str, signal: i32) {
         let now = self.now();
@@ -227,13 +248,16 @@ impl FakeManager {
         self.with(|state| state.calls.clear());
     }
 
-    /// Units that are active, starting or stopping, even while the manager is unreachable.
+    /// Units that are active, starting or stopping, even while the manager is unreachable; without
+    /// those whose program has exited.
     pub fn live(&self) -> Vec<String> {
         let lives = |unit: &FakeUnit| {
-            matches!(
-                unit.status.active_state,
+            let state = unit.status.active_state;
+            let is_up = matches!(
+                state,
                 ActiveState::Active | ActiveState::Activating | ActiveState::Deactivating
-            )
+            );
+            is_up && unit.status.sub_state != SubState::Exited
         };
         self.with(|state| {
             let units = state.units.iter().filter(|(_, unit)| lives(unit));

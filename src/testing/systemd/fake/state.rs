@@ -27,6 +27,8 @@ pub struct UnitBehaviour {
     pub control_group: String,
     /// The unit is restarted at once after a failure (`Restart=on-failure`).
     pub restarts: bool,
+    /// The unit stays active when its program has exited with 0 (`RemainAfterExit=yes`).
+    pub remains: bool,
     /// After a failure the unit waits for [`FakeManager::restart_due`] before it is restarted.
     pub rests: bool,
     /// Starts before the unit fails for good (`StartLimitBurst=`); 0 means no limit.
@@ -107,6 +109,9 @@ impl FakeManagerState {
         let Some(unit) = self.units.get_mut(name).filter(running) else {
             return Duration::ZERO;
         };
+        if unit.status.sub_state == SubState::Exited {
+            return Duration::ZERO;
+        }
         let takes = unit.behaviour.stop_takes;
         if !takes.is_zero() || unit.behaviour.stop_hangs {
             unit.status.active_state = ActiveState::Deactivating;
@@ -136,7 +141,10 @@ impl FakeManagerState {
                 unit.status.exec_main_exit_monotonic = now;
             }
             if !failed {
-                unit.rest(ActiveState::Inactive, "dead");
+                match unit.behaviour.remains && code == 1 {
+                    true => unit.rest(ActiveState::Active, "exited"),
+                    false => unit.rest(ActiveState::Inactive, "dead"),
+                }
                 return;
             }
             unit.status.result = if code == 1 {

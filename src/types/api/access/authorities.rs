@@ -46,11 +46,12 @@ impl From<RotationPhase> for AuthorityPhase {
     }
 }
 
-/// A certificate authority of the cluster, or its recovery key, which has no certificate.
+/// A certificate authority of the cluster, KAT's own authority for ingress, or the recovery key, which has
+/// no certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthorityStatus {
-    /// `cluster-ca`, `etcd-client-ca`, `etcd-peer-ca` or `recovery-key`.
+    /// `cluster-ca`, `etcd-client-ca`, `etcd-peer-ca`, `ingress-ca` or `recovery-key`.
     pub name: String,
     /// SHA-256 of the authority's certificate, as 64 hexadecimal digits, or 16 hexadecimal digits that
     /// identify the recovery key; during a replacement that of the old one. Empty if unknown.
@@ -66,15 +67,17 @@ pub struct AuthorityStatus {
     /// The fingerprint of the authority or key that replaces it; absent if there is none yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// Why the authority is replaced: `Requested`, `HolderLeft`, `StoreReplaced`, `Migration`, or
-    /// `Other` for a newer version's reason; absent if it is not being replaced.
+    /// Why the authority is replaced: `Requested`, `HolderLeft`, `StoreReplaced`, `Migration`,
+    /// `DomainsChanged`, `Expires`, or `Other` for a newer version's reason; absent if it is not being
+    /// replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub reason: Option<RotationReason>,
     /// When the replacement began; RFC 3339, UTC; empty before it began.
     pub replacement_since: ApiTime,
-    /// Until when the new authority issues no certificate, so that every katcall that is used learns
-    /// of it; RFC 3339, UTC; empty where nothing waits for that.
+    /// Until when the old authority issues certificates, so that every katcall that is used learns of
+    /// the new one, or people bring clients to trust it; RFC 3339, UTC; empty where nothing waits for
+    /// that.
     pub grace_until: ApiTime,
     /// Why the authority is replaced and what that waits for, for users; empty if there is nothing
     /// to say.
@@ -97,9 +100,11 @@ pub struct CertificateExpiry {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AuthorityRotationRequest {
-    /// For `cluster-ca` only: for how long the new authority issues no certificate, in seconds, so
-    /// that every katcall that is used in this time learns of it; from 10 seconds to 30 days, by
-    /// default one day. One that is used for the first time after it needs a new connection file.
+    /// For `cluster-ca` and `ingress-ca` only: for how long the old authority issues certificates, in
+    /// seconds, at most 30 days. For `cluster-ca` every katcall that is used in this time learns of the
+    /// new one; at least 10 seconds, by default one day. One that is used for the first time after it
+    /// needs a new connection file. For `ingress-ca` people bring clients to trust the new one in this
+    /// time; by default 30 days.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_seconds: Option<u32>,
 }

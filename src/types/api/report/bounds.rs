@@ -4,16 +4,20 @@
 //! a limit.
 
 use super::{
-    AuthorityReport, ImagesRemoved, IngressReport, InstanceReport, MemberKeys, NodeReport,
-    NodeResources, OverlayPeer, OverlayReport, RefusedRoute, VirtualAddressReport,
-    VolumeMoveReport,
+    AuthorityReport, BoundReport, ImagesRemoved, IngressReport, InstanceReport, MOST_BOUND_RUNS,
+    MemberKeys, NodeReport, NodeResources, OverlayPeer, OverlayReport, RefusedRoute,
+    VirtualAddressReport, VolumeMoveReport,
 };
 use crate::{
     api::{
         Condition, ConnectionEnd, ContainerStatus, IsolationReport, MOST_REFUSED, RefusedReport,
     },
+    machine::gpu::{CdiName, GpuDevice, MOST_GPUS},
     resource::{Bytes, MilliCpu, ResourceList},
-    store::authorities::MemberSignature,
+    store::{
+        authorities::MemberSignature,
+        jobs::{AttemptEnd, SkippedRun},
+    },
     virtual_addresses::MOST_ADDRESSES,
 };
 
@@ -97,10 +101,13 @@ impl NodeReport {
             isolation,
             ingress,
             virtual_addresses,
+            order,
+            gpus,
         } = self;
         words([node_name, node_uid, version, architecture, runtime]);
         let MemberKeys { leader, admin, api } = member_keys;
         words([leader, admin, api]);
+        words(order.iter_mut().map(|order| &mut order.boot_id));
         words(
             configuration
                 .iter_mut()
@@ -110,6 +117,7 @@ impl NodeReport {
             bound_ingress(ingress);
         }
         bound_virtual_addresses(virtual_addresses);
+        bound_gpus(gpus);
         authorities.truncate(MAX_AUTHORITIES);
         authorities.iter_mut().for_each(bound_authority);
         words(addresses.iter_mut().chain(endpoints));
@@ -165,6 +173,17 @@ fn bound_virtual_addresses(addresses: &mut Vec<VirtualAddressReport>) {
         words([&mut one.interface]);
         cut(&mut one.message, MAX_SENTENCE);
     }
+}
+
+/// Keeps the GPUs whose names are well-formed, each once: a name becomes a line of a unit.
+fn bound_gpus(gpus: &mut Vec<GpuDevice>) {
+    gpus.retain(|GpuDevice { name, memory: _ }| CdiName::of_gpu(name).is_some());
+    for GpuDevice { name: _, memory } in gpus.iter_mut() {
+        *memory = memory.map(|Bytes(memory)| Bytes(memory.min(MAX_MEMORY)));
+    }
+    gpus.sort();
+    gpus.dedup_by(|later, earlier| later.name == earlier.name);
+    gpus.truncate(MOST_GPUS);
 }
 
 /// Cuts the texts about each instance, and then those about all of them.
@@ -401,6 +420,7 @@ fn bound_instance(instance: &mut InstanceReport) {
         cpu: _,
         conditions,
         containers,
+        bound,
     } = instance;
     words([
         workload_name,
@@ -414,6 +434,9 @@ fn bound_instance(instance: &mut InstanceReport) {
     cut(message, MAX_SENTENCE);
     conditions.truncate(MAX_OF_INSTANCE);
     conditions.iter_mut().for_each(bound_condition);
+    if let Some(bound) = bound {
+        bound_runs(bound);
+    }
     containers.truncate(MAX_OF_INSTANCE);
     for container in containers {
         let ContainerStatus {
@@ -428,6 +451,44 @@ fn bound_instance(instance: &mut InstanceReport) {
         words([name]);
         cut(image, MAX_NAME);
         cut(unit, MAX_NAME);
+    }
+}
+
+fn bound_runs(bound: &mut BoundReport) {
+    let BoundReport {
+        from,
+        handled,
+        runs,
+        skips: _,
+        skipped,
+        idle,
+    } = bound;
+    if runs.len() > MOST_BOUND_RUNS {
+        // Nothing is decided by a part of the runs.
+        *handled = *from;
+        *idle = false;
+        runs.clear();
+    }
+    let ends = runs.iter_mut().filter_map(|run| run.end.as_mut());
+    for AttemptEnd {
+        at: _,
+        succeeded: _,
+        exit_code: _,
+        reason,
+        message,
+    } in ends
+    {
+        words([reason]);
+        cut(message, MAX_NAME);
+    }
+    if let Some(SkippedRun {
+        scheduled: _,
+        reason,
+        message,
+    }) = skipped
+    {
+        words([reason]);
+        cut(message, MAX_NAME);
     }
 }
 
@@ -520,8 +581,15 @@ mod tests {
                 let fields = schema["properties"].as_object().into_iter().flatten();
                 let of_virtual_address =
                     schema["description"] == json!("A virtual address on a machine.");
+                // Runs of a schedule that the machine keeps have times as jiff reads them.
+                let of_runs = ["handled", "scheduled", "succeeded"]
+                    .iter()
+                    .any(|name| schema["properties"].get(name).is_some());
                 let fields = fields.map(|(name, field)| {
                     let value = match name.as_str() {
+                        "from" | "handled" | "scheduled" | "started" | "at" if of_runs => {
+                            json!("2026-01-01T00:00:00Z")
+                        }
                         "advertise" => json!(vec!["192.0.2.1"; 1500]),
                         "address" if of_virtual_address => json!("192.0.2.1"),
                         "port" => json!(u16::MAX),
@@ -598,6 +666,27 @@ mod tests {
         assert_eq!(report.keep_bounds(), Ok(()));
         assert_eq!(report.resources.allocatable.cpu, Some(MilliCpu(4000)));
         assert_eq!(report.resources.capacity.memory, Some(Bytes(MAX_MEMORY)));
+    }
+
+    #[test]
+    fn gpus_have_well_formed_names_and_a_maximum_number() {
+        let gpu = |name: String, memory| GpuDevice { name, memory };
+        let mut report = NodeReport::default();
+        let all = (0..200).map(|number| gpu(format!("nvidia.com/gpu={number}"), None));
+        report.gpus = all.collect();
+        report.gpus.insert(0, gpu("/dev/sda".to_owned(), None));
+        report
+            .gpus
+            .insert(1, gpu("a.com/gpu=0\u{1b}".to_owned(), None));
+        report
+            .gpus
+            .push(gpu("a.com/gpu=0".to_owned(), Some(Bytes(u64::MAX))));
+        report.gpus.push(gpu("a.com/gpu=0".to_owned(), None));
+        assert_eq!(report.keep_bounds(), Ok(()));
+        assert_eq!(report.gpus.len(), MOST_GPUS);
+        let first = gpu("a.com/gpu=0".to_owned(), None);
+        assert_eq!(report.gpus[0], first, "each name once");
+        assert_eq!(report.gpus[1].name, "nvidia.com/gpu=0");
     }
 
     #[test]

@@ -38,6 +38,7 @@ impl NodeStatusRecord {
             host_network: report.host_network,
             runtime: report.runtime.clone(),
             foreign_indexes: report.foreign_indexes.clone(),
+            gpus: report.gpus.clone(),
             made_volumes: report.made_volumes.clone(),
             removed_volumes: report.removed_volumes.clone(),
             missing_volumes: report.missing_volumes.clone(),
@@ -68,6 +69,7 @@ impl InstanceRecord {
             template_hash: report.template_hash.clone(),
             conditions: report.conditions.clone(),
             containers: report.containers.clone(),
+            bound: report.bound.clone(),
         }
     }
 }

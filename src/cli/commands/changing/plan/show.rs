@@ -4,7 +4,7 @@ use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 
 use crate::{
-    commands::reading::get::address_records,
+    commands::{changing::quota, reading::get::address_records},
     console::{Console, TextTone, paint, tint},
     output::{one_line, plain, word, wrapped},
 };
@@ -92,6 +92,13 @@ fn body(text: &mut String, preview: &Preview, units: Units, console: &Console) {
         instances(&mut lines, &preview.instances, colour);
         text.push_str(&wrapped(&lines, width));
     }
+    if let Some(requests) = &preview.default_requests {
+        let line = format!(
+            "\n  requests of containers without their own, from the namespace: {}\n",
+            quota::requests_in_words(requests)
+        );
+        text.push_str(&wrapped(&line, width));
+    }
     routes(text, &preview.routes);
     if !preview.complete {
         text.push_str("    there is more to be done than was looked at\n");
@@ -139,6 +146,7 @@ fn routes(text: &mut String, routes: &[RouteItem]) {
             "IngressDisabled",
             "AuthNotReachable",
             "CertificateFailed",
+            "CertificateLimitReached",
         ];
         let is_told = told.contains(&route.status.reason.as_str());
         let is_ordered = spec.issuer.starts_with("acme") && !route.status.served;
@@ -317,4 +325,29 @@ pub(crate) fn summary(results: &[ApplyResult]) -> String {
     format!(
         "{created} to create, {updated} to change, {deleted}{same} as they are; nothing was done"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_route_whose_certificate_waits_for_a_quota_says_so() {
+        let shown = |reason: &str| {
+            let route: RouteItem = serde_json::from_value(json!({
+                "kind": "Route", "metadata": {"name": "a.example"},
+                "spec": {"host": "a.example", "path": "/", "to": "web:80", "issuer": "internal"},
+                "status": {"reason": reason, "message": "the certificate waits until tomorrow"},
+            }))
+            .unwrap();
+            let mut text = String::new();
+            routes(&mut text, &[route]);
+            text
+        };
+        let limited = shown("CertificateLimitReached");
+        assert!(limited.contains("waits until tomorrow"), "{limited}");
+        assert!(!shown("Served").contains("waits until tomorrow"));
+    }
 }

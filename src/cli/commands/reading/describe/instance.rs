@@ -14,7 +14,7 @@ use crate::{
 use kat_types::{
     api::{ApiTime, ContainerStatus, EventFilter, InstanceItem, ObjectKind},
     assignment::is_machine_slot,
-    resource::Bytes,
+    resource::{Bytes, HostPortOn},
 };
 
 pub(crate) async fn describe(
@@ -81,7 +81,7 @@ fn fields(sheet: &mut Sheet, item: &InstanceItem) {
                 "{}/{}{}",
                 port.container_port,
                 word(&port.protocol),
-                host_port_of(port)
+                host_port_of(port, HostPortOn::Instances)
             )
         })
         .collect();

@@ -15,7 +15,9 @@ use crate::{
     time,
 };
 use kat_types::{
-    api::{EventFilter, InstanceItem, NodeItem, NodePhase, ObjectKind, OverlayPeer, Taint},
+    api::{
+        EventFilter, InstanceItem, NodeGpu, NodeItem, NodePhase, ObjectKind, OverlayPeer, Taint,
+    },
     resource::ResourceList,
 };
 
@@ -111,12 +113,27 @@ fn fields(sheet: &mut Sheet, item: &NodeItem) {
     sheet.field("capacity", &resources(&status.capacity));
     sheet.field("allocatable", &resources(&status.allocatable));
     sheet.field("requested", &resources(&status.requested));
+    let gpus: Vec<String> = status.gpus.iter().map(gpu).collect();
+    sheet.field("gpus", &gpus.join("\n"));
     sheet.field("architecture", &status.architecture);
     sheet.field("version", &status.version);
     if !part {
         sheet.field("instances", &status.instances.to_string());
     }
     sheet.age(item.metadata.creation_timestamp);
+}
+
+/// Such as `nvidia.com/gpu=0, 24.0Gi memory, in use`.
+fn gpu(gpu: &NodeGpu) -> String {
+    let memory = match gpu.memory {
+        Some(memory) => format!("{} memory", memory.rounded()),
+        None => "memory unknown".to_owned(),
+    };
+    let used = match gpu.used {
+        true => "in use",
+        false => "free",
+    };
+    format!("{}, {memory}, {used}", gpu.name)
 }
 
 /// Adds the other machines, as this one's WireGuard reports them.

@@ -58,7 +58,8 @@ impl Sheet {
     /// Adds a word in its colour, with a remark.
     pub(crate) fn phase(&mut self, name: &str, word: &str, remark: &str) {
         let shown = tint(&or_dash(word), tone_of(word), self.colour);
-        let remark = if remark.is_empty() {
+        // A reason that says nothing but the phase is left out.
+        let remark = if remark.is_empty() || remark == word {
             String::new()
         } else {
             format!(" ({})", or_dash(remark))
@@ -114,5 +115,28 @@ impl Sheet {
         }
         self.section("conditions");
         self.table(table);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_that_is_the_phase_is_not_shown_again() {
+        let shown = |word: &str, reason: &str| {
+            let mut sheet = Sheet {
+                text: String::new(),
+                colour: false,
+                width: None,
+                now: Timestamp::UNIX_EPOCH,
+            };
+            sheet.phase("phase", word, reason);
+            sheet.text().trim_end().to_owned()
+        };
+        let same = shown("Progressing", "Progressing");
+        assert!(same.ends_with(" Progressing"), "{same}");
+        let other = shown("Degraded", "CrashLoop");
+        assert!(other.ends_with(" Degraded (CrashLoop)"), "{other}");
     }
 }

@@ -10,7 +10,11 @@ use crate::{
     errors::CliError,
     output::word,
 };
-use kat_types::api::{EventFilter, InstanceItem, ObjectKind, WorkloadItem};
+use kat_types::{
+    api::{EventFilter, InstanceItem, ObjectKind, WorkloadItem},
+    assignment::replica_name,
+    resource::WorkloadType,
+};
 
 /// Most instances whose commands are shown.
 const WITH_COMMANDS: usize = 5;
@@ -124,14 +128,23 @@ fn fields(sheet: &mut Sheet, item: &WorkloadItem) {
                 (one.container_port, one.protocol) == (port.container_port, port.protocol)
             });
             match (host_port, port.host_port) {
-                (Some(host_port), _) => text.push_str(&host_port_of(host_port)),
+                (Some(host_port), _) => {
+                    text.push_str(&host_port_of(host_port, port.host_port_on));
+                }
                 (None, Some(_)) => text.push_str(" (host port: none yet)"),
                 (None, None) => {}
+            }
+            if !port.allow_sources.is_empty() {
+                text.push_str(&format!(" for {} alone", port.allow_sources.join(" and ")));
             }
             text
         })
         .collect();
     sheet.field("ports", &ports.join(", "));
+    let balancer = item.spec.load_balancer.as_ref();
+    let aliases = balancer.map(|balancer| balancer.aliases.join(", "));
+    sheet.field("aliases", &aliases.unwrap_or_default());
+    sheet.field("replicas", &names_of_replicas(item));
     let address = status.service_address;
     sheet.field(
         "address",
@@ -139,6 +152,23 @@ fn fields(sheet: &mut Sheet, item: &WorkloadItem) {
     );
     sheet.labels(&item.metadata.labels);
     sheet.age(item.metadata.creation_timestamp);
+}
+
+/// The names of replicas with volumes of their own; empty if there are none.
+fn names_of_replicas(item: &WorkloadItem) -> String {
+    let spec = &item.spec.workload;
+    let has_names =
+        spec.kind == WorkloadType::Service && spec.volumes.iter().any(|volume| volume.per_replica);
+    let last = spec.replicas.unwrap_or(1).checked_sub(1);
+    let Some(last) = last.filter(|_| has_names) else {
+        return String::new();
+    };
+    let workload = &item.metadata.name;
+    let name = |slot| format!("{}.{workload}", replica_name(workload, slot));
+    match last {
+        0 => name(0),
+        last => format!("{} to {}", name(0), name(last)),
+    }
 }
 
 /// Adds the reasons and messages of instances in full.

@@ -71,9 +71,10 @@ impl ListableItem for JobItem {
                 format!("{}-{number} {phase}", item.metadata.name)
             }
         };
-        let next = match status.suspended {
-            true => "suspended".to_owned(),
-            false => status.next.to_string(),
+        let next = match (status.suspended, &status.machine) {
+            (true, _) => "suspended".to_owned(),
+            (false, Some(machine)) => format!("{} on {machine}", status.next),
+            (false, None) => status.next.to_string(),
         };
         let mut rest = vec![
             Cell::new(&item.metadata.name),

@@ -16,10 +16,10 @@ use crate::{
 };
 use kat_client::{ClientError, KeyedItem, RequestPath};
 use kat_types::api::{
-    ASSIGNMENTS_APPLIED, Condition, DISK_PRESSURE, Event, EventFilter, Health, ISOLATION_ENFORCED,
-    InstanceItem, InstancePhase, InstanceStatus, NamespaceItem, NodeItem, NodeStatus,
-    OVERVIEW_ONLY, ObjectReference, RouteItem, STORE_SILENT, Scope, SecretItem, TokenView,
-    VIRTUAL_ADDRESSES_HELD, VirtualAddressItem, VolumeItem, WorkloadItem, WorkloadPhase,
+    ASSIGNMENTS_APPLIED, Condition, DISK_PRESSURE, Event, EventFilter, Health, INGRESS_PORTS_OPEN,
+    ISOLATION_ENFORCED, InstanceItem, InstancePhase, InstanceStatus, NamespaceItem, NodeItem,
+    NodeStatus, OVERVIEW_ONLY, ObjectReference, RouteItem, STORE_SILENT, Scope, SecretItem,
+    TokenView, VIRTUAL_ADDRESSES_HELD, VirtualAddressItem, VolumeItem, WorkloadItem, WorkloadPhase,
 };
 use kat_types::assignment::is_machine_slot;
 use kat_types::resource::named_kind::NamedKind;
@@ -66,12 +66,23 @@ pub(crate) fn is_overview_only(item: &NodeItem) -> bool {
     conditions.any(|one| one.kind == OVERVIEW_ONLY && one.status)
 }
 
+/// Such as `1 of 2 free`; empty for a machine without GPUs.
+fn gpus(status: &NodeStatus) -> String {
+    let free = status.gpus.iter().filter(|gpu| !gpu.used).count();
+    match status.gpus.len() {
+        0 => String::new(),
+        all => format!("{free} of {all} free"),
+    }
+}
+
 /// The reason of a machine's phase; for a healthy machine, whether it is short of disk space, does not
 /// act on its list of assignments, does not isolate namespaces, or does not get a virtual address.
 fn node_reason(status: &NodeStatus) -> &str {
     let is_shown = |one: &&Condition| match one.kind.as_str() {
         DISK_PRESSURE => one.status,
-        ASSIGNMENTS_APPLIED | ISOLATION_ENFORCED | VIRTUAL_ADDRESSES_HELD => !one.status,
+        ASSIGNMENTS_APPLIED | ISOLATION_ENFORCED | VIRTUAL_ADDRESSES_HELD | INGRESS_PORTS_OPEN => {
+            !one.status
+        }
         _ => false,
     };
     let shown = status.conditions.iter().find(is_shown);
@@ -279,6 +290,7 @@ impl ListableItem for NodeItem {
                 "CPU",
                 "MEMORY",
                 "ARCHITECTURE",
+                "GPUS",
             ]);
         }
         headers
@@ -310,6 +322,7 @@ impl ListableItem for NodeItem {
             row.push(Cell::new(processor.unwrap_or_default()));
             row.push(Cell::new(memory.unwrap_or_default()));
             row.push(Cell::new(&status.architecture));
+            row.push(Cell::new(gpus(status)));
         }
         row
     }

@@ -22,7 +22,8 @@ use kat_types::{
         AVAILABLE, ApiTime, AuthorityPhase, AuthorityStatus, BackupView, ClusterOverview,
         Condition, DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health, HealthView, InstancePhase,
         Metadata, NodePhase, NodeRole, ObjectKind, ObjectReference, OverviewRelayState,
-        OverviewStore, READS_FILES, STORE_EPOCH_REFUSED, StoreView, WorkloadPhase,
+        OverviewStore, READS_FILES, STORE_EPOCH_REFUSED, StoreView, VirtualAddressItem,
+        WorkloadPhase,
     },
     machine::program_version::{ProgramVersion, etcd_has_known_holes, etcd_mended_versions},
     reason::Reason,
@@ -54,6 +55,7 @@ pub(crate) struct StatusResponses {
     /// The overview that a machine without the store shows; `None` on one that holds it.
     pub(crate) overview: Option<ClusterOverview>,
     pub(crate) authorities: Result<Vec<AuthorityStatus>, ClientError>,
+    pub(crate) addresses: Result<Vec<VirtualAddressItem>, ClientError>,
 }
 
 impl StatusResponses {
@@ -151,6 +153,7 @@ impl Findings {
         {
             None => {
                 findings.of_authorities(known, now);
+                findings.of_addresses(known);
                 findings.of_workloads(&known.workloads, now);
                 findings.of_instances(&known.instances, now);
                 if let Some(namespace) = &known.namespace {
@@ -463,6 +466,45 @@ impl Findings {
         }
     }
 
+    /// The virtual addresses that no machine holds.
+    fn of_addresses(&mut self, known: &StatusResponses) {
+        let addresses = match &known.addresses {
+            Ok(addresses) => addresses,
+            // As for authorities.
+            Err(error) if error.status() == Some(403) => {
+                self.partial = true;
+                return;
+            }
+            Err(error) if error.status() == Some(404) => return,
+            Err(_) if matches!(&known.health, Ok(health) if health.stale) => return,
+            Err(error) => {
+                self.unknown("virtual addresses", error);
+                return;
+            }
+        };
+        for one in addresses {
+            let name = plain(&one.metadata.name);
+            let status = &one.status;
+            let holder = status.holder.as_deref().map(plain).unwrap_or_default();
+            match (reasons::reason_of(&status.reason), status.held) {
+                // The condition of the machine says so.
+                (Some(Reason::VirtualAddressTaken | Reason::VirtualAddressRefused), _) => {}
+                (_, true) if status.reason.is_empty() => {}
+                (_, false) if status.reason.is_empty() => self
+                    .under_way
+                    .push(format!("virtual address {name} is on its way to {holder}")),
+                (_, held) => self.troubles.push(format!(
+                    "virtual address {name} {}{}",
+                    match held {
+                        true => "may not be held",
+                        false => "is not held",
+                    },
+                    reason_and_message(&status.reason, &status.message)
+                )),
+            }
+        }
+    }
+
     fn of_replacement(&mut self, one: &AuthorityStatus, now: Timestamp) {
         let since = one.replacement_since.get();
         // A time that katcall is given to learn of an authority is no delay.
@@ -536,15 +578,14 @@ impl Findings {
         for item in &workloads {
             let status = &item.status;
             let reason = workload_reason(item);
+            let phase = word(&status.phase);
             let said = reason.map_or_else(String::new, |reason| {
-                reason_and_message(&reason.reason, &reason.message)
+                reason_and_message(beside_phase(&phase, &reason.reason), &reason.message)
             });
             let name = full_name(*item);
             let line = format!(
-                "workload {name} is {} ({} of {} ready){said}",
-                word(&status.phase),
-                status.ready,
-                status.replicas
+                "workload {name} is {phase} ({} of {} ready){said}",
+                status.ready, status.replicas
             );
             // The urgency of the phase, where the reason is of a newer version.
             let urgency = match status.phase {
@@ -622,7 +663,7 @@ impl Findings {
             };
             self.troubles.push(format!(
                 "{name} is {phase}{}",
-                reason_and_message(&status.reason, &status.message)
+                reason_and_message(beside_phase(&phase, &status.reason), &status.message)
             ));
         }
         self.instances = match instances.len() {
@@ -744,6 +785,11 @@ fn full_name<T: ListableItem>(item: &T) -> String {
     format!("{namespace}/{name}")
 }
 
+/// A reason that is shown after a phase: empty if it says nothing but the phase.
+fn beside_phase<'r>(phase: &str, reason: &'r str) -> &'r str {
+    if reason == phase { "" } else { reason }
+}
+
 /// Such as `: CrashLoop: the last words`, or empty.
 fn reason_and_message(reason: &str, message: &str) -> String {
     let mut text = String::new();
@@ -762,6 +808,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_reason_that_is_the_phase_is_said_once() {
+        let said = |phase: &str, reason: &str| {
+            reason_and_message(beside_phase(phase, reason), "0 of 2 are healthy")
+        };
+        assert_eq!(said("Progressing", "Progressing"), ": 0 of 2 are healthy");
+        assert_eq!(
+            said("Degraded", "CrashLoop"),
+            ": CrashLoop: 0 of 2 are healthy"
+        );
+    }
 
     #[test]
     fn a_machine_that_goes_by_old_files_or_refuses_the_store_is_a_trouble() {
@@ -909,6 +967,7 @@ mod tests {
             namespace: None,
             overview: None,
             authorities: Ok(Vec::new()),
+            addresses: Ok(Vec::new()),
         }
     }
 
@@ -1054,6 +1113,39 @@ mod tests {
                 "certificate of etcd-client-ca on n2 expires on 2026-11-27 (in 4d) and was not renewed: `journalctl -u kat-agent` on n2 says why"
             ]
         );
+    }
+
+    #[test]
+    fn a_virtual_address_that_nobody_can_hold_is_a_trouble_and_one_that_moves_is_none() {
+        let found = |status: serde_json::Value| {
+            let item = json!({"kind": "VirtualAddress", "metadata": {"name": "192.168.1.9"},
+                "spec": {"address": "192.168.1.9/24"}, "status": status});
+            let mut known = known(health(false, &[]), member());
+            known.addresses = Ok(vec![serde_json::from_value(item).unwrap()]);
+            let findings = Findings::of(&known, Timestamp::UNIX_EPOCH);
+            (findings.troubles, findings.under_way)
+        };
+        let none = Vec::<String>::new();
+        let held = json!({"holder": "n1", "held": true});
+        assert_eq!(found(held), (none.clone(), none.clone()));
+        let nobody = json!({"held": false, "reason": "NoAddressHolder", "message": "no machine can hold it"});
+        let line =
+            "virtual address 192.168.1.9 is not held: NoAddressHolder: no machine can hold it";
+        assert_eq!(found(nobody), (vec![line.to_owned()], none.clone()));
+        let silent = json!({"holder": "n1", "held": true, "reason": "NodeNotReady",
+            "message": "n1 does not report, and no other machine can hold it"});
+        let (troubles, _) = found(silent);
+        assert!(
+            troubles.len() == 1 && troubles[0].contains("may not be held: NodeNotReady"),
+            "{troubles:?}"
+        );
+        let moves = json!({"holder": "n2", "held": false});
+        let line = "virtual address 192.168.1.9 is on its way to n2";
+        assert_eq!(found(moves), (none.clone(), vec![line.to_owned()]));
+        // The machine has a condition, which is told.
+        let taken =
+            json!({"holder": "n1", "reason": "VirtualAddressTaken", "message": "n1: of 0a:00"});
+        assert_eq!(found(taken), (none.clone(), none));
     }
 
     fn refused(status: u16) -> ClientError {

@@ -89,6 +89,7 @@ const fn urgency(reason: Reason) -> Urgency {
         Reason::AutoRollback
         | Reason::ImageNotPinned
         | Reason::ControllerMissing
+        | Reason::CdiSpecUnusable
         | Reason::KilledAtStop
         | Reason::EtcdHasKnownHoles
         | Reason::ReaderTooOld
@@ -135,8 +136,12 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::GroupMissing
         | Reason::DeviceMissing
         | Reason::DeviceNotAllowed
+        | Reason::GpuMissing
+        | Reason::GpuDriverMissing
         | Reason::MachineAccessNotAllowed
         | Reason::BackoffLimitExceeded
+        | Reason::NoMatchingMachine
+        | Reason::MachineRemoved
         | Reason::DeadlineExceeded
         | Reason::ScheduleUnreadable => ForPerson,
         Reason::SecretUnreadable

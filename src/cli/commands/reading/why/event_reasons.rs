@@ -71,7 +71,7 @@ pub(crate) const fn event_explanation(reason: EventReason) -> Explanation {
         EventReason::SecretDeleted => explained("a user deleted the secret; no workload used it", ""),
         EventReason::RecoveryKeyReplaced => explained("the recovery key was replaced, and everything in the store is sealed anew", "write down the new one (`sudo kat-agent recovery-key` on a machine that holds the store), make a new backup, and see `katcall ca exposed`"),
         EventReason::ReplacementStarted => explained("a new authority or recovery key replaces the present one step by step; the message says which one and why", "katcall ca list shows how far the replacement is, and what it waits for"),
-        EventReason::AuthorityReplaced => explained("the authority was replaced, and no machine accepts a certificate of the earlier one", ""),
+        EventReason::AuthorityReplaced => explained("the authority was replaced, and no certificate of the earlier one is in use", ""),
         EventReason::SealingKeyRotated => explained("a user had a new key made that seals secrets and credentials for registries; what is stored is sealed again with it", ""),
         // Volumes.
         EventReason::VolumeMoveStarted => with_next_of("a user asked for a move of the workload's data to another machine; instances that use the data stop until it is there",

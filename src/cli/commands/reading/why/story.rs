@@ -22,7 +22,7 @@ use kat_types::{
     },
     assignment::is_machine_slot,
     reason::{EventReason, Reason},
-    resource::{Bytes, MilliCpu, ResourceList},
+    resource::{Bytes, HostPortOn, MilliCpu, ResourceList},
 };
 
 /// Age from which a machine's report is late. Each machine reports every `agentTickSeconds`, 15 by
@@ -275,7 +275,10 @@ pub(crate) fn is_over(event: &Event, events: &[Event]) -> bool {
 
 /// Whether the reason only adds to what is known of an object that works.
 fn is_note(reason: Reason) -> bool {
-    matches!(reason, Reason::ImageNotPinned | Reason::ControllerMissing)
+    matches!(
+        reason,
+        Reason::ImageNotPinned | Reason::ControllerMissing | Reason::CdiSpecUnusable
+    )
 }
 
 /// The next step for an event; empty if there is none or this version does not know the reason.
@@ -417,6 +420,43 @@ pub(super) fn of_routes(routes: &[RouteItem], events: Vec<Event>, now: Timestamp
     }
     report.because.dedup();
     report.lately(&events, now, &PLACEHOLDER_WORDS)
+}
+
+/// The further names of a workload, its host ports of the machines that serve routes, and those that are for
+/// some addresses alone.
+pub(crate) fn names_and_sources(item: &WorkloadItem) -> Vec<String> {
+    let Some(balancer) = &item.spec.load_balancer else {
+        return Vec::new();
+    };
+    let mut notes = Vec::new();
+    if !balancer.aliases.is_empty() {
+        let aliases = balancer.aliases.join(", ");
+        notes.push(format!("its aliases in its namespace: {aliases}"));
+    }
+    for port in &balancer.ports {
+        let mut host_ports = item.status.host_ports.iter();
+        let host_port = host_ports
+            .find(|one| (one.container_port, one.protocol) == (port.container_port, port.protocol));
+        let Some(host_port) = host_port else {
+            continue;
+        };
+        if port.host_port_on == HostPortOn::Ingress {
+            notes.push(format!(
+                "the machines that serve routes have its host port {}/{}, wherever its instances run",
+                host_port.port,
+                port.protocol.word()
+            ));
+        }
+        if !port.allow_sources.is_empty() {
+            notes.push(format!(
+                "host port {}/{} refuses all but {}",
+                host_port.port,
+                port.protocol.word(),
+                port.allow_sources.join(" and ")
+            ));
+        }
+    }
+    notes
 }
 
 /// `drained` are the machines that are being drained.

@@ -599,3 +599,30 @@ fn what_machines_have_left_is_noted_where_none_has_enough() {
         .collect();
     assert!(noted(memory, &many)[0].ends_with("m3 7.0Gi of 8.0Gi, and no more on 3 others"));
 }
+
+#[test]
+fn further_names_and_closed_host_ports_are_notes() {
+    let mut item = workload("Running", [1, 1], available(true, "", ""));
+    assert!(names_and_sources(&item).is_empty());
+    let mut written = serde_json::to_value(&item).unwrap();
+    written["spec"]["loadBalancer"] = json!({
+        "ports": [
+            {"containerPort": 8080, "hostPort": "auto", "allowSources": ["192.0.2.0/24", "198.51.100.1"]},
+            {"containerPort": 9090, "hostPort": 90, "hostPortOn": "ingress"},
+        ],
+        "aliases": ["mysql", "sql"],
+    });
+    written["status"]["hostPorts"] = json!([
+        {"port": 30001, "protocol": "TCP", "containerPort": 8080},
+        {"port": 90, "protocol": "TCP", "containerPort": 9090},
+    ]);
+    item = serde_json::from_value(written).unwrap();
+    assert_eq!(
+        names_and_sources(&item),
+        [
+            "its aliases in its namespace: mysql, sql",
+            "host port 30001/TCP refuses all but 192.0.2.0/24 and 198.51.100.1",
+            "the machines that serve routes have its host port 90/TCP, wherever its instances run",
+        ]
+    );
+}

@@ -1,0 +1,651 @@
+//! Schedules that a machine keeps by itself: which Jobs have one, what the leader takes of the machine's
+//! reports, and how it takes the schedule back.
+//!
+//! Each scheduled time is decided by the holder of `handled`: the machine as long as the assignment
+//! exists, else the leader. The leader takes runs and `handled` of a report in one transaction, which
+//! compares the Job's state, so that no report counts twice.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{JobPlan, Schedule, scheduled_run};
+use crate::{
+    rollout::{in_place, slot::LiveInstance},
+    service::WorkloadPlanner,
+    volumes,
+};
+use kat_types::{
+    api::{BoundReport, BoundRun, EventKind, InstancePhase, MOST_BOUND_RUNS, NodePhase},
+    assignment::{Assignment, BOUND_SCHEMA, BoundSchedule, DesiredRun},
+    reason::{EventReason, Reason},
+    resource::{
+        CatchUp, Completions, ConcurrencyPolicy, JobSpec, OnNodeLoss, OnPartition,
+        RestartCondition, WorkloadSpec,
+    },
+    store::{
+        jobs::{
+            AttemptEnd, JobRunRecord, JobStateRecord, RunAttempt, RunCause, RunPhase, SkippedRun,
+        },
+        keys,
+        revisions::Stored,
+        snapshot::ParsedWorkload,
+        transaction::Compare,
+    },
+};
+
+/// Longest `jitterSeconds`: a timer has a line for each time that may still begin.
+const MOST_JITTER: u32 = 600;
+/// Shortest `startingDeadlineSeconds`: systemd may start a unit some seconds after its time.
+const SHORTEST_DEADLINE: u32 = 10;
+/// A machine whose clock is further ahead than this has decided times that are still to come.
+const CLOCK_AHEAD: SignedDuration = SignedDuration::from_secs(60);
+
+/// The machine that keeps the schedule of a Job, as its status has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ScheduleKeeper {
+    pub(crate) node: String,
+    /// It does not answer.
+    pub(crate) away: bool,
+    /// The leader takes the schedule back.
+    pub(crate) closing: bool,
+    /// The leader can't use its report of the runs.
+    pub(crate) unusable: bool,
+}
+
+impl ScheduleKeeper {
+    /// What is waited for, if the schedule can't be taken back now.
+    pub(super) fn wait(&self) -> Option<String> {
+        let node = &self.node;
+        match (self.closing, self.away, self.unusable) {
+            (false, ..) | (true, false, false) => None,
+            (true, true, _) => Some(format!(
+                "machine {node} keeps the schedule and does not answer: what was asked for waits until it does"
+            )),
+            (true, false, true) => Some(format!(
+                "machine {node} keeps the schedule, and its report of the runs contradicts the schedule: a forced drain takes the schedule back without them"
+            )),
+        }
+    }
+
+    /// Such as `on n2, by its own timer`.
+    pub(super) fn in_words(&self) -> String {
+        let node = &self.node;
+        match (self.closing, self.away) {
+            (true, _) => format!("on {node}, which gives the schedule back"),
+            (false, false) => format!("on {node}, by its own timer"),
+            (false, true) => {
+                format!("on {node}, by its own timer; the machine does not answer now")
+            }
+        }
+    }
+}
+
+/// How the leader takes a schedule back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Withdrawal {
+    None,
+    /// A run that is active ends by itself.
+    Close,
+    /// A run that is active is stopped.
+    Stop,
+}
+
+/// Whether the machine with the Job's data may keep its schedule: nobody else may run it, and nothing of
+/// a run needs a decision of the leader.
+pub(super) fn may_be_bound(spec: &JobSpec, workload: &WorkloadSpec) -> bool {
+    let mut volumes = workload.volumes.iter();
+    let deadline = spec.starting_deadline_seconds;
+    let is_long = deadline.is_none_or(|seconds| seconds >= SHORTEST_DEADLINE);
+    spec.schedule.is_some()
+        && !spec.suspend
+        && spec.completions == Completions::Count(1)
+        && spec.concurrency_policy == ConcurrencyPolicy::Forbid
+        && spec.catch_up == CatchUp::None
+        && spec.backoff_limit == 0
+        && spec.jitter_seconds <= MOST_JITTER
+        && is_long
+        && workload.restart_policy.condition == RestartCondition::Never
+        && workload.on_partition == OnPartition::Keep
+        && workload.on_node_loss != Some(OnNodeLoss::Move)
+        && workload.start_after.is_empty()
+        && workload.init_containers.is_empty()
+        && workload.sidecars.is_empty()
+        && !workload.container.host_network
+        && workload.gpu().is_none()
+        && !volumes.any(|volume| volume.host_mount.is_some() || volume.files.is_some())
+        && in_place(workload)
+}
+
+/// Whether a report is about the assignment as it is. An earlier report is followed by a later one.
+fn is_about(report: &BoundReport, bound: &BoundSchedule) -> bool {
+    report.from == bound.handled
+}
+
+/// Whether a report about the assignment as it is can be taken. Times to come are not, unless the schedule
+/// is taken back: a machine whose clock is ahead could never give it back otherwise.
+fn is_usable(
+    report: &BoundReport,
+    live: &LiveInstance<'_>,
+    bound: &BoundSchedule,
+    now: Timestamp,
+) -> bool {
+    let latest = match is_withdrawn(live, bound) {
+        true => Timestamp::MAX,
+        false => now.checked_add(CLOCK_AHEAD).unwrap_or(now),
+    };
+    let is_later = |run: &BoundRun| run.scheduled > report.from && run.scheduled <= latest;
+    report.handled >= report.from
+        && report.handled <= latest
+        && report.runs.len() <= MOST_BOUND_RUNS
+        && report.runs.iter().all(is_later)
+}
+
+/// Whether the machine's own assignment says that it gives the schedule back.
+fn is_withdrawn(live: &LiveInstance<'_>, bound: &BoundSchedule) -> bool {
+    bound.closed || !live.is_wanted()
+}
+
+fn report_of<'l>(live: &'l LiveInstance<'_>) -> Option<&'l BoundReport> {
+    live.record.and_then(|record| record.bound.as_ref())
+}
+
+/// The record of a run that a machine began.
+fn record_of(
+    live: &LiveInstance<'_>,
+    bound: &BoundSchedule,
+    run: &BoundRun,
+    before: JobRunRecord,
+) -> JobRunRecord {
+    let assignment = live.assignment;
+    let cancelled = before.cancelled.as_ref();
+    let (phase, reason, message) = match (&run.end, cancelled) {
+        (None, _) => (RunPhase::Active, None, String::new()),
+        (Some(end), _) if end.succeeded => (
+            RunPhase::Succeeded,
+            Some(Reason::RunSucceeded),
+            "its instance succeeded".to_owned(),
+        ),
+        (Some(_), Some(asked)) => (
+            RunPhase::Cancelled,
+            Some(Reason::RunCancelled),
+            format!("{} cancelled it", asked.by),
+        ),
+        (Some(end), None) if end.reason == Reason::DeadlineExceeded => (
+            RunPhase::Failed,
+            Some(Reason::DeadlineExceeded),
+            end.message.clone(),
+        ),
+        (Some(end), None) => (
+            RunPhase::Failed,
+            Some(Reason::BackoffLimitExceeded),
+            format!(
+                "one instance failed, and backoffLimit is 0; the last: {}",
+                end.message
+            ),
+        ),
+    };
+    let failed = run.end.as_ref().filter(|end| !end.succeeded);
+    JobRunRecord {
+        schema: 1,
+        workload_uid: assignment.workload_uid.clone(),
+        generation: assignment.generation,
+        cause: RunCause::Schedule,
+        scheduled: Some(run.scheduled),
+        created: run.started,
+        completions: 1,
+        parallelism: 1,
+        backoff_limit: 0,
+        bound: true,
+        deadline_seconds: bound.deadline_seconds,
+        phase,
+        reason: Reason::word_or_empty(reason).to_owned(),
+        message,
+        started: Some(run.started),
+        finished: run.end.as_ref().map(|end| end.at),
+        succeeded: match phase {
+            RunPhase::Succeeded => [0].into(),
+            RunPhase::Active | RunPhase::Failed | RunPhase::Cancelled => [].into(),
+        },
+        failures: u32::from(failed.is_some()),
+        last_failure: failed.map(|end| end.at),
+        attempts: vec![RunAttempt {
+            instance: live.id.to_owned(),
+            node: live.node.to_owned(),
+            index: 0,
+            end: run.end.clone(),
+        }],
+        ..before
+    }
+}
+
+/// A run of which its machine has nothing any more.
+fn lost(before: &JobRunRecord, now: Timestamp) -> JobRunRecord {
+    let message = "its machine has nothing of its end";
+    let mut record = before.clone();
+    record.phase = RunPhase::Failed;
+    record.reason = Reason::Interrupted.into();
+    record.message = message.to_owned();
+    record.finished = Some(now);
+    record.failures = 1;
+    record.last_failure = Some(now);
+    for attempt in record.attempts.iter_mut().filter(|one| one.end.is_none()) {
+        attempt.end = Some(AttemptEnd {
+            at: now,
+            succeeded: false,
+            exit_code: None,
+            reason: Reason::Interrupted.into(),
+            message: message.to_owned(),
+        });
+    }
+    record
+}
+
+/// The instance whose machine keeps the schedule, or has kept it until it has stopped.
+fn bound_instance<'l, 'i>(all: &'l [LiveInstance<'i>]) -> Option<&'l LiveInstance<'i>> {
+    all.iter().find(|live| live.assignment.bound.is_some())
+}
+
+pub(super) fn keeper(
+    all: &[LiveInstance<'_>],
+    withdraws: bool,
+    now: Timestamp,
+) -> Option<ScheduleKeeper> {
+    let live = bound_instance(all)?;
+    let bound = live.assignment.bound.as_ref()?;
+    let report = report_of(live).filter(|report| is_about(report, bound));
+    Some(ScheduleKeeper {
+        node: live.node.to_owned(),
+        away: live.away,
+        closing: withdraws || is_withdrawn(live, bound),
+        unusable: report.is_some_and(|report| !is_usable(report, live, bound, now)),
+    })
+}
+
+/// What becomes of a schedule that a machine keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BoundState {
+    /// No machine keeps it.
+    Free,
+    /// A machine decides the times; whether the leader takes them back.
+    Kept { withdraws: bool },
+    /// What a machine decided is lost. The next plan goes on.
+    Lost,
+}
+
+impl WorkloadPlanner<'_, '_, '_> {
+    /// Takes what the machine that keeps the schedule reports, or takes the schedule back.
+    pub(super) fn follow_bound(
+        &mut self,
+        parsed: &ParsedWorkload,
+        job: &mut JobPlan<'_>,
+        all: &[LiveInstance<'_>],
+    ) -> BoundState {
+        let Some(live) = bound_instance(all) else {
+            return match job.state.bound.take() {
+                Some(instance) => self.give_up_bound(job, &instance),
+                None => self.end_left_runs(job),
+            };
+        };
+        let withdrawal = self.withdrawal(parsed, job, live);
+        // What this plan has changed in another way is followed by the next one.
+        if !self.draft.changes(live.id) {
+            self.take_report(job, live, withdrawal);
+        }
+        BoundState::Kept {
+            withdraws: withdrawal != Withdrawal::None,
+        }
+    }
+
+    fn withdrawal(
+        &self,
+        parsed: &ParsedWorkload,
+        job: &JobPlan<'_>,
+        live: &LiveInstance<'_>,
+    ) -> Withdrawal {
+        let active = || job.runs.values().filter(|run| run.value.is_active());
+        let is_cancelled = active().any(|run| run.value.bound && run.value.cancelled.is_some());
+        if live.forced_out || is_cancelled {
+            return Withdrawal::Stop;
+        }
+        let is_other = live.assignment.generation != self.entry.meta.value.generation;
+        let waits = active().any(|run| !run.value.bound);
+        let schemas = self.schemas();
+        // It would begin the runs itself where it leads.
+        let is_earlier = |schema: Option<u32>| schema.is_some_and(|schema| schema < BOUND_SCHEMA);
+        let is_withdrawn = job.state.suspended.is_some()
+            || is_other
+            || !live.current
+            || waits
+            || live.leaves
+            || schemas.into_iter().any(is_earlier)
+            || !may_be_bound(job.spec, &parsed.workload.spec);
+        match is_withdrawn {
+            true => Withdrawal::Close,
+            false => Withdrawal::None,
+        }
+    }
+
+    /// Takes the runs of a report, and writes what the machine has to do next.
+    fn take_report(
+        &mut self,
+        job: &mut JobPlan<'_>,
+        live: &LiveInstance<'_>,
+        withdrawal: Withdrawal,
+    ) {
+        let Some(bound) = &live.assignment.bound else {
+            return;
+        };
+        let now = self.draft.now;
+        let before = job.state.clone();
+        if live.is_wanted() {
+            job.state.bound = Some(live.id.to_owned());
+        }
+        let is_own = job.state.bound.as_deref() == Some(live.id);
+        let stated = report_of(live).filter(|report| is_about(report, bound));
+        let report = stated.filter(|report| is_own && is_usable(report, live, bound, now));
+        let mut next = bound.clone();
+        let mut conditions = Vec::new();
+        if let Some(report) = report {
+            for run in &report.runs {
+                self.take_run(job, (live, bound), run, &mut conditions);
+            }
+            if report.handled > bound.handled {
+                next.handled = report.handled;
+                self.take_handled(job, report, &mut conditions);
+            }
+        }
+        let stopped = live
+            .record
+            .filter(|record| !live.is_wanted() && record.phase == InstancePhase::Stopped);
+        let says_nothing = stopped.is_some_and(|record| record.bound.is_none());
+        let is_unusable = stopped.is_some() && stated.is_some() && report.is_none();
+        if is_own && (says_nothing || is_unusable) {
+            // Nothing can be known of runs: times until now may have had one.
+            job.state.handled = job.state.handled.max(Some(now));
+            job.state.bound = None;
+            self.close_lost(job, None, &mut conditions);
+        }
+        let is_over =
+            |report: &BoundReport| report.idle && report.runs.iter().all(|run| run.end.is_some());
+        let is_taken = is_withdrawn(live, bound) && report.is_some_and(is_over);
+        if is_taken {
+            job.state.bound = None;
+            self.close_lost(job, None, &mut conditions);
+        }
+        next.closed |= withdrawal != Withdrawal::None;
+        let stops = live.is_wanted() && (is_taken || withdrawal == Withdrawal::Stop);
+        if stopped.is_some() && job.state.bound.as_deref() != Some(live.id) {
+            self.draft.remove(&mut self.group, live.node, live.id);
+        } else if stops || next != *bound {
+            let assignment = Assignment {
+                wanted: match stops {
+                    true => DesiredRun::Stopped,
+                    false => live.assignment.wanted,
+                },
+                bound: Some(next),
+                ..Assignment::clone(live.assignment)
+            };
+            self.draft.update(&mut self.group, live.node, &assignment);
+        }
+        if stops {
+            let message = "stopped because the leader takes its schedule back".to_owned();
+            self.instance_event(EventReason::Stopping, live.id, message);
+        }
+        self.commit_state(job, &before, conditions, "what a machine decided");
+    }
+
+    /// Writes the record of a run that a machine began.
+    fn take_run(
+        &mut self,
+        job: &mut JobPlan<'_>,
+        (live, bound): (&LiveInstance<'_>, &BoundSchedule),
+        run: &BoundRun,
+        conditions: &mut Vec<Compare>,
+    ) {
+        let key = scheduled_run(run.scheduled);
+        let stored = job.runs.get(&key).cloned();
+        // One that is over stays as it is, and the leader's are the leader's.
+        let is_open =
+            |stored: &Stored<Arc<JobRunRecord>>| stored.value.bound && stored.value.is_active();
+        if stored.as_ref().is_some_and(|stored| !is_open(stored)) {
+            return;
+        }
+        let before = match &stored {
+            Some(stored) => JobRunRecord::clone(&stored.value),
+            None => {
+                job.state.last_number += 1;
+                JobRunRecord {
+                    number: job.state.last_number,
+                    ..JobRunRecord::default()
+                }
+            }
+        };
+        let record = record_of(live, bound, run, before);
+        let is_same = |stored: &Stored<Arc<JobRunRecord>>| *stored.value == record;
+        if stored.as_ref().is_some_and(is_same) {
+            return;
+        }
+        let revision = stored.map_or(0, |stored| stored.revision);
+        self.put_run(job, &key, (record, revision), conditions);
+    }
+
+    fn put_run(
+        &mut self,
+        job: &mut JobPlan<'_>,
+        key: &str,
+        (record, revision): (JobRunRecord, i64),
+        conditions: &mut Vec<Compare>,
+    ) {
+        let number = record.number;
+        let (kind, reason, message) = match record.phase {
+            RunPhase::Active => (
+                EventKind::Normal,
+                EventReason::RunCreated,
+                "its machine has begun it by its own timer",
+            ),
+            RunPhase::Succeeded => (
+                EventKind::Normal,
+                EventReason::RunSucceeded,
+                record.message.as_str(),
+            ),
+            RunPhase::Failed => (
+                EventKind::Warning,
+                EventReason::RunFailed,
+                record.message.as_str(),
+            ),
+            RunPhase::Cancelled => (
+                EventKind::Normal,
+                EventReason::RunCancelled,
+                record.message.as_str(),
+            ),
+        };
+        let message = format!("run {number}: {message}");
+        self.workload_event(kind, reason, message);
+        let run_key = keys::job_run(&self.key.namespace, &self.key.name, key);
+        conditions.push(Compare::ModRevision(run_key.clone(), revision));
+        self.group.put(run_key, &record);
+        let value = Arc::new(record);
+        job.runs.insert(key.to_owned(), Stored { revision, value });
+    }
+
+    /// Takes over all times until the report's `handled`.
+    fn take_handled(
+        &mut self,
+        job: &mut JobPlan<'_>,
+        report: &BoundReport,
+        conditions: &mut Vec<Compare>,
+    ) {
+        // The leader decides the times to come, whatever the machine's clock is; those with a record have
+        // had their run.
+        let come = report.handled.min(self.draft.now);
+        job.state.handled = job.state.handled.max(Some(come));
+        if let Some(skipped) = &report.skipped {
+            job.state.skips = job.state.skips.saturating_add(u64::from(report.skips));
+            job.state.skipped = Some(skipped.clone());
+            let reason = match skipped.reason == Reason::RunOverlapped {
+                true => EventReason::RunSkipped,
+                false => EventReason::RunMissed,
+            };
+            let message = format!("{}: {}", skipped.scheduled, skipped.message);
+            self.workload_event(EventKind::Warning, reason, message);
+        }
+        self.close_lost(job, Some(report.handled), conditions);
+    }
+
+    /// Ends the runs of machines that are active although no machine keeps the schedule.
+    fn end_left_runs(&mut self, job: &mut JobPlan<'_>) -> BoundState {
+        let before = job.state.clone();
+        let mut conditions = Vec::new();
+        self.close_lost(job, None, &mut conditions);
+        if conditions.is_empty() {
+            return BoundState::Free;
+        }
+        self.commit_state(job, &before, conditions, "what a machine decided is lost");
+        BoundState::Lost
+    }
+
+    /// Ends the runs until a time, or all, of which no machine has anything any more.
+    fn close_lost(
+        &mut self,
+        job: &mut JobPlan<'_>,
+        until: Option<Timestamp>,
+        conditions: &mut Vec<Compare>,
+    ) {
+        let now = self.draft.now;
+        let is_lost = |run: &JobRunRecord| {
+            let is_until = until.is_none_or(|until| run.scheduled <= Some(until));
+            run.bound && run.is_active() && is_until
+        };
+        let open = job.runs.iter().filter(|(_, run)| is_lost(&run.value));
+        let open: Vec<_> = open
+            .map(|(key, run)| (key.clone(), lost(&run.value, now), run.revision))
+            .collect();
+        for (key, record, revision) in open {
+            self.put_run(job, &key, (record, revision), conditions);
+        }
+    }
+
+    /// The instance is gone without its last runs: its machine left the cluster, or another part of the
+    /// plan removed it. Times until now get no run, since they may have had one.
+    fn give_up_bound(&mut self, job: &mut JobPlan<'_>, instance: &str) -> BoundState {
+        let now = self.draft.now;
+        let mut before = job.state.clone();
+        before.bound = Some(instance.to_owned());
+        let since = job.state.handled.unwrap_or(now);
+        job.state.handled = Some(since.max(now));
+        job.state.skips = job.state.skips.saturating_add(1);
+        let message = format!(
+            "the machine of {instance} kept the schedule and is gone: whether times since {since} had a run is not known"
+        );
+        self.workload_event(EventKind::Warning, EventReason::RunMissed, message.clone());
+        job.state.skipped = Some(SkippedRun {
+            scheduled: now,
+            reason: Reason::RunMissed.into(),
+            message,
+        });
+        let mut conditions = Vec::new();
+        self.close_lost(job, None, &mut conditions);
+        self.commit_state(job, &before, conditions, "what a machine decided is lost");
+        BoundState::Lost
+    }
+
+    /// Commits what was gathered, with the Job's state.
+    fn commit_state(
+        &mut self,
+        job: &JobPlan<'_>,
+        before: &JobStateRecord,
+        mut conditions: Vec<Compare>,
+        what: &str,
+    ) {
+        let state_key = keys::job_state(&self.key.namespace, &self.key.name);
+        if job.state != *before {
+            self.group.put(state_key.clone(), &job.state);
+        }
+        if self.group.is_empty() {
+            return;
+        }
+        conditions.push(Compare::ModRevision(state_key, job.state_revision));
+        let group = std::mem::take(&mut self.group);
+        let reason = format!("{what} of {}", self.key);
+        self.draft.commit(group, reason, conditions);
+    }
+
+    /// Gives the schedule to the machine with the Job's data, where nothing is against it. `before` is
+    /// the state that is stored: a plan that changes it binds nothing.
+    pub(super) fn bind(
+        &mut self,
+        parsed: &ParsedWorkload,
+        job: &mut JobPlan<'_>,
+        before: &JobStateRecord,
+        all: &[LiveInstance<'_>],
+    ) {
+        let spec = &parsed.workload.spec;
+        let is_busy = !all.is_empty() || job.runs.values().any(|run| run.value.is_active());
+        if is_busy || job.state != *before || job.state.suspended.is_some() {
+            return;
+        }
+        let Some(handled) = job.state.handled else {
+            return;
+        };
+        let Some(schedule) = job.spec.schedule.clone() else {
+            return;
+        };
+        let readable = Schedule::parse(&schedule, &job.spec.time_zone).is_ok();
+        if !readable
+            || !job.state.is_about(job.spec)
+            || !may_be_bound(job.spec, spec)
+            // A large assignment would not be written together with the state.
+            || parsed.carried.is_some()
+            || !self.all_know_bound()
+        {
+            return;
+        }
+        let statuses = self.around.statuses;
+        let node = volumes::pinned_machine(self.draft, self.key, spec, statuses);
+        let Some(node) = node.filter(|node| !self.machines.is_drained(node)) else {
+            return;
+        };
+        if statuses.get(&node).map(|status| status.phase) != Some(NodePhase::Ready) {
+            return;
+        }
+        let bound = BoundSchedule {
+            schedule,
+            time_zone: job.spec.time_zone.clone(),
+            jitter_seconds: job.spec.jitter_seconds,
+            starting_deadline_seconds: job.spec.starting_deadline_seconds,
+            deadline_seconds: job.spec.active_deadline_seconds,
+            handled,
+            closed: false,
+        };
+        // Without a place the leader begins the runs, and says what keeps them from one.
+        let Ok(instance) = self.create_bound(parsed, bound) else {
+            return self.flush_gathered();
+        };
+        job.state.bound = Some(instance);
+        // With the count of the instances made so far.
+        let status_key = keys::workload_status(&self.key.namespace, &self.key.name);
+        self.group.put(status_key, &self.record);
+        self.commit_state(job, before, Vec::new(), "the schedule");
+    }
+
+    /// Whether each machine knows such assignments: an earlier leader would begin the runs itself.
+    fn all_know_bound(&self) -> bool {
+        let mut schemas = self.schemas().into_iter();
+        schemas.all(|schema| schema.is_some_and(|schema| schema >= BOUND_SCHEMA))
+    }
+
+    /// The highest schema of an assignment that each machine knows; `None` for one that has not reported
+    /// yet.
+    fn schemas(&self) -> Vec<Option<u32>> {
+        let nodes = self.draft.snapshot.nodes.keys();
+        let schemas = nodes.map(|node| {
+            let status = self.around.statuses.get(node);
+            let status = status.filter(|status| status.phase != NodePhase::Joining);
+            // 0 where there was no report, and of a version that runs no Job and so leads no store with one.
+            let schema = status.map(|status| status.assignment_schema);
+            schema.filter(|schema| *schema > 0)
+        });
+        schemas.collect()
+    }
+}
