@@ -26,6 +26,7 @@ transcript() {
 normalised() {
     sed -E '
         /^web: waiting for the leader$/d
+        /^web: (deleting|[0-9]+ instances? left)$/d
         /^web: [0-9]+ of [0-9]+ healthy, [0-9]+ (pulling|starting|old)/d
         s/[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]+Z/TIME/g
         s/since [A-Z][a-z]{2} .* ago$/since/
