@@ -82,6 +82,10 @@ pub use crate::{
     gpus::ReportedGpus,
     health::probe::ProbeNetwork,
     images::unused::ImageCare,
+    ingress::{
+        content::{IngressContent, content as ingress_content},
+        follow::needs_new_files,
+    },
     network::{files::NetworkFiles, host_ports::HostListeners},
     reporter::{MachineFacts, ReportSink, Reporter},
     secrets::Secrets,

@@ -2,6 +2,7 @@
 
 mod ask;
 mod authorities;
+pub(crate) mod examples;
 mod namespace;
 mod output;
 pub(crate) mod sessions;
@@ -95,45 +96,58 @@ impl GlobalArgs {
 #[derive(Debug, Subcommand)]
 pub(super) enum KatcallCommand {
     /// Create a workload from an image and a few options
+    #[command(after_help = examples::RUN)]
     Run(run::RunArgs),
     /// Write the *.kat files of a workload from the options of `run`, without a cluster
+    #[command(after_help = examples::NEW)]
     New(run::NewArgs),
     /// Create or update workloads from folders of *.kat files
+    #[command(after_help = examples::APPLY)]
     Apply(ApplyArgs),
     /// Show what an apply would change, and change nothing (exits with 10 if there are changes)
+    #[command(after_help = examples::PLAN)]
     Plan(PlanArgs),
     /// Show how the files of folders differ from the stored ones (exits with 10 if they differ)
     Diff(diff::DiffArgs),
     /// Print or write the stored *.kat files of a workload
+    #[command(after_help = examples::EXPORT)]
     Export(export::ExportArgs),
     /// Change the stored *.kat files of a workload in an editor, and apply them
     Edit(edit::EditArgs),
     /// List objects, or show some
+    #[command(after_help = examples::GET)]
     Get(GetArgs),
     /// List instances, as `get instances` does
     Ps(PsArgs),
     /// Show objects with their conditions and events
     Describe(DescribeArgs),
     /// Explain the state of a workload, an instance, a machine or isolation, and what to try next
+    #[command(after_help = examples::WHY)]
     Why(WhyArgs),
     /// List events, the oldest first, or follow new events
     Events(EventsArgs),
     /// Show the logs of a workload or an instance
+    #[command(after_help = examples::LOGS)]
     Logs(LogsArgs),
     /// Run a command in an instance's container
+    #[command(after_help = examples::EXEC)]
     Exec(ExecArgs),
     /// Show the use of processor and memory; on a terminal until it is interrupted
     Top(TopArgs),
     /// Copy a file or folder to or from a container
+    #[command(after_help = examples::CP)]
     Cp(CpArgs),
     /// Forward a local port to an instance
+    #[command(after_help = examples::PORT_FORWARD)]
     PortForward(PortForwardArgs),
     /// Delete workloads, namespaces, secrets, the data of volumes, or machines
-    #[command(visible_alias = "rm")]
+    #[command(visible_alias = "rm", after_help = examples::DELETE)]
     Delete(DeleteArgs),
     /// Wait until an object has a condition or a phase, or is deleted
+    #[command(after_help = examples::WAIT)]
     Wait(WaitArgs),
     /// Return a workload to an earlier generation
+    #[command(after_help = examples::ROLLBACK)]
     Rollback(rollout::RollbackArgs),
     /// List the stored generations of a workload
     History(rollout::HistoryArgs),
@@ -142,6 +156,7 @@ pub(super) enum KatcallCommand {
     /// Replace the instances of a workload with new ones from the same files
     Restart(rollout::RestartArgs),
     /// Set the number of instances of a workload
+    #[command(after_help = examples::SCALE)]
     Scale(rollout::ScaleArgs),
     /// Stop a workload: end its instances, and keep its volumes, addresses and secrets
     Stop(rollout::StopArgs),
@@ -158,6 +173,7 @@ pub(super) enum KatcallCommand {
     /// Set the quotas of a namespace, and which others may reach its workloads
     Namespace(quota::NamespaceArgs),
     /// Move all instances off a machine, place no new ones there, and wait until it is empty
+    #[command(after_help = examples::DRAIN)]
     Drain(DrainArgs),
     /// Move the data of a volume to another machine, or give up data whose disk is missing
     Volume(volume_move::VolumeArgs),
@@ -166,8 +182,10 @@ pub(super) enum KatcallCommand {
     /// End the drain or cordon of a machine
     Uncordon(CordonArgs),
     /// Set and remove labels of a machine
+    #[command(after_help = examples::LABEL)]
     Label(LabelArgs),
     /// Set and remove taints of a machine
+    #[command(after_help = examples::TAINT)]
     Taint(TaintArgs),
     /// Create, list and revoke tokens
     Token(TokenArgs),
@@ -178,6 +196,7 @@ pub(super) enum KatcallCommand {
     /// Set and remove keys of secrets (see also `get`, `describe` and `delete`)
     Secret(secret::SecretArgs),
     /// Explain a field of the *.kat files, or a reason
+    #[command(after_help = examples::EXPLAIN)]
     Explain(ExplainArgs),
     /// Show and change the cluster's configuration
     Config(ConfigArgs),

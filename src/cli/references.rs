@@ -18,7 +18,7 @@ use kat_types::resource::{name::check_namespace, named_kind::NamedKind};
 const LONGEST: usize = 300;
 
 /// Kinds of other programs, and what KAT has instead.
-const ELSEWHERE: [(&[&str], &str); 6] = [
+const ELSEWHERE: [(&[&str], &str); 11] = [
     (
         &["pod", "pods", "po", "container", "containers"],
         "`instances`",
@@ -34,6 +34,30 @@ const ELSEWHERE: [(&[&str], &str); 6] = [
             "stacks",
         ],
         "`workloads`",
+    ),
+    (
+        &[
+            "daemonset",
+            "daemonsets",
+            "ds",
+            "replicaset",
+            "replicasets",
+            "rs",
+            "statefulset",
+            "statefulsets",
+            "sts",
+        ],
+        "`workloads`",
+    ),
+    (&["cronjob", "cronjobs", "cj"], "`jobs`"),
+    (
+        &["configmap", "configmaps", "cm"],
+        "files in the folder of a workload, which `katcall export NAME` prints",
+    ),
+    (&["ingress", "ingresses", "ing"], "`routes`"),
+    (
+        &["network", "networks"],
+        "one network: `katcall get workloads -o wide` and `katcall get nodes -o wide` show its addresses",
     ),
     (
         &["service", "services", "svc"],
@@ -739,9 +763,21 @@ mod tests {
     fn kinds_of_other_programs_are_answered_with_those_of_kat() {
         let hint = |word: &str| unknown_kind(word, &NamedKind::ALL, true).hint().unwrap();
         assert_eq!(hint("pods"), "KAT has `instances`");
+        assert_eq!(hint("ds"), "KAT has `workloads`");
+        assert_eq!(hint("cj"), "KAT has `jobs`");
+        assert_eq!(hint("ing"), "KAT has `routes`");
         assert!(hint("services").starts_with("KAT has `workloads`: each has"));
         assert_eq!(hint("workloadz"), "did you mean `workloads`?");
         assert!(hint("zzz").contains("kinds are workload, instance"));
+    }
+
+    #[test]
+    fn no_word_of_another_program_is_a_kind() {
+        for (words, _) in ELSEWHERE {
+            for word in words {
+                assert!(NamedKind::of_word(word).is_none(), "{word}");
+            }
+        }
     }
 
     #[test]

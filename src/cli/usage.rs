@@ -13,7 +13,7 @@ use kat_bundle::nearest_name;
 const USAGE: u8 = 2;
 
 /// Commands of similar programs, and what KAT has instead.
-const ELSEWHERE: [(&str, &str); 24] = [
+const ELSEWHERE: [(&str, &str); 58] = [
     (
         "attach",
         "`katcall logs NAME -f` follows what a program prints, `katcall exec -it NAME -- sh` opens a shell",
@@ -31,12 +31,30 @@ const ELSEWHERE: [(&str, &str); 24] = [
         "`sudo kat-agent check` checks a machine, `katcall status` the cluster",
     ),
     (
+        "compose",
+        "KAT does not read Compose files; `katcall new NAME --image IMAGE DIR` writes the files of a workload",
+    ),
+    ("containers", "`katcall ps` lists instances"),
+    ("copy", "`katcall cp` copies files to and from a container"),
+    (
         "deploy",
         "`katcall apply -f DIR` creates or updates workloads",
     ),
     (
+        "destroy",
+        "`katcall delete workload NAME` deletes a workload",
+    ),
+    (
         "down",
         "`katcall delete workload NAME` deletes a workload, `katcall delete namespace NAME --cascade` all of a namespace",
+    ),
+    (
+        "expose",
+        "`ports` in workload.kat, with `hostPort` for other machines; `katcall explain workload.spec.ports` lists the fields",
+    ),
+    (
+        "forward",
+        "`katcall port-forward NAME LOCAL:PORT` forwards a local port to an instance",
     ),
     (
         "help",
@@ -49,6 +67,10 @@ const ELSEWHERE: [(&str, &str); 24] = [
     (
         "images",
         "`katcall get instances -o wide` shows the images in use",
+    ),
+    (
+        "import",
+        "KAT does not read Compose files; `katcall new NAME --image IMAGE DIR` writes the files of a workload",
     ),
     (
         "info",
@@ -76,22 +98,134 @@ const ELSEWHERE: [(&str, &str); 24] = [
         "`sudo kat-agent reset` takes a machine out of the cluster",
     ),
     (
+        "list",
+        "`katcall get workloads` lists workloads, `katcall ps` instances",
+    ),
+    (
+        "login",
+        "`katcall registry login` logs in to a registry, `katcall context add` adds a cluster",
+    ),
+    (
+        "logout",
+        "`katcall registry logout` forgets the password of a registry, `katcall context remove` a cluster",
+    ),
+    (
         "ls",
         "`katcall get workloads` lists workloads, `katcall ps` instances",
     ),
+    ("machines", "`katcall get nodes` lists machines"),
+    ("namespaces", "`katcall get namespaces` lists namespaces"),
     ("nodes", "`katcall get nodes` lists machines"),
     (
         "patch",
         "`katcall apply -f DIR` changes a workload; `katcall scale` and `katcall set image` change one field",
     ),
+    (
+        "pause",
+        "`katcall rollout pause` pauses a rollout, `katcall stop NAME` ends the instances of a workload",
+    ),
+    ("pods", "`katcall ps` lists instances"),
+    (
+        "pull",
+        "machines pull images themselves; `katcall set image NAME=IMAGE` gives a workload another image",
+    ),
+    (
+        "push",
+        "KAT has no registry: `podman push`, then `katcall set image NAME=IMAGE`",
+    ),
+    (
+        "recover",
+        "`sudo kat-agent recover`, on a machine that holds the store",
+    ),
+    (
+        "recovery-key",
+        "`sudo kat-agent recovery-key`, on a machine that holds the store",
+    ),
+    ("remove", "`katcall delete KIND/NAME` deletes an object"),
+    (
+        "reset",
+        "`sudo kat-agent reset` takes a machine out of the cluster",
+    ),
     ("restore", "`sudo kat-agent restore FILE`, on a new machine"),
+    (
+        "resume",
+        "`katcall rollout resume` continues a rollout, `katcall job resume` the schedule of a Job",
+    ),
+    ("routes", "`katcall get routes` lists routes"),
     ("secrets", "`katcall get secrets` lists secrets"),
+    (
+        "services",
+        "`katcall get workloads -o wide` shows the service address of each workload",
+    ),
+    (
+        "sh",
+        "`katcall exec -it NAME -- sh` opens a shell in a container",
+    ),
+    (
+        "shell",
+        "`katcall exec -it NAME -- sh` opens a shell in a container",
+    ),
+    (
+        "show",
+        "`katcall describe NAME` is for people, `katcall get KIND NAME -o yaml` for programs",
+    ),
+    (
+        "ssh",
+        "`katcall exec -it NAME -- sh` opens a shell in a container",
+    ),
+    (
+        "stats",
+        "`katcall top` shows the use of processor and memory",
+    ),
+    (
+        "tail",
+        "`katcall logs NAME -f` follows what a program prints",
+    ),
+    ("tokens", "`katcall token list` lists tokens"),
     (
         "undo",
         "`katcall rollback` goes back to an earlier generation",
     ),
+    (
+        "unpause",
+        "`katcall rollout resume` continues a rollout, `katcall start NAME` starts a stopped workload",
+    ),
     ("up", "`katcall apply -f DIR` creates or updates workloads"),
+    (
+        "update",
+        "`katcall apply -f DIR` updates workloads, the package `kat` on each machine updates KAT",
+    ),
+    (
+        "upgrade",
+        "`katcall apply -f DIR` updates workloads, the package `kat` on each machine updates KAT",
+    ),
     ("volumes", "`katcall get volumes` lists volumes"),
+    ("workloads", "`katcall get workloads` lists workloads"),
+];
+
+/// Kinds that `create` does not take, and how they are created.
+const CREATED: [(&str, &str); 6] = [
+    (
+        "deployment",
+        "`katcall run IMAGE` creates a workload, and so does `katcall apply -f DIR`",
+    ),
+    (
+        "job",
+        "`katcall run IMAGE --job` creates a Job, and so does `katcall apply -f DIR`",
+    ),
+    (
+        "secret",
+        "`katcall secret set NAME --from-file KEY=PATH` creates a secret",
+    ),
+    ("token", "`katcall token create` creates a token"),
+    (
+        "volume",
+        "a workload brings its volumes: `katcall explain workload.spec.volumes` lists the fields",
+    ),
+    (
+        "workload",
+        "`katcall run IMAGE` creates a workload, and so does `katcall apply -f DIR`",
+    ),
 ];
 
 /// Prints the mistake in a command line, or the requested help; returns the exit code.
@@ -123,10 +257,18 @@ fn in_words(error: &Error, words: &[OsString]) -> Option<(String, String)> {
             if valid.is_empty() {
                 return None;
             }
-            let hint = meant(&value, &valid).unwrap_or_else(|| match valid.as_slice() {
-                [only] => format!("only `{only}` goes there"),
-                _ => format!("it is one of {}", valid.join(", ")),
-            });
+            let mut created = CREATED.iter();
+            let created = match command.get_name() {
+                "create" => created.find(|(kind, _)| *kind == value),
+                _ => None,
+            };
+            let hint = created
+                .map(|(_, hint)| (*hint).to_owned())
+                .or_else(|| meant(&value, &valid))
+                .unwrap_or_else(|| match valid.as_slice() {
+                    [only] => format!("only `{only}` goes there"),
+                    _ => format!("it is one of {}", valid.join(", ")),
+                });
             Some((format!("`{value}` is not {place}"), hint))
         }
         ErrorKind::ValueValidation => {
@@ -151,8 +293,11 @@ fn in_words(error: &Error, words: &[OsString]) -> Option<(String, String)> {
         }
         ErrorKind::UnknownArgument => {
             let word = text(ContextKind::InvalidArg)?;
-            let hint = text(ContextKind::SuggestedArg)
-                .map(|near| format!("did you mean `{near}`?"))
+            let hint = namespace_of_files(&command, &word)
+                .or_else(|| {
+                    let near = text(ContextKind::SuggestedArg)?;
+                    Some(format!("did you mean `{near}`?"))
+                })
                 .or_else(|| with_separator(&command, words, &word))
                 .unwrap_or_else(see_help);
             Some((format!("unexpected argument `{word}`"), hint))
@@ -196,6 +341,15 @@ fn invoked(words: &[OsString]) -> (Command, String) {
         }
     }
     (command, path)
+}
+
+/// Where the namespace of a command is that reads it from files.
+fn namespace_of_files(command: &Command, word: &str) -> Option<String> {
+    let reads_files = matches!(command.get_name(), "apply" | "plan" | "diff");
+    (reads_files && matches!(word, "-n" | "--namespace")).then(|| {
+        "the files name their namespace: `namespace: NAME` below `metadata` of workload.kat"
+            .to_owned()
+    })
 }
 
 /// The same command line with the command of `exec` or `run` separated by `--`.
@@ -294,6 +448,25 @@ mod tests {
     }
 
     #[test]
+    fn a_namespace_for_files_is_answered_with_its_place_in_them() {
+        for command in ["apply", "plan", "diff"] {
+            for option in ["-n", "--namespace"] {
+                let hint = hint(&format!("{command} web {option} shop"));
+                assert!(hint.contains("below `metadata` of workload.kat"), "{hint}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_kind_that_create_does_not_take_is_answered_with_the_command_that_creates_it() {
+        for (kind, text) in CREATED {
+            assert_eq!(hint(&format!("create {kind} x")), text);
+        }
+        assert_eq!(hint("create pod x"), "only `namespace` goes there");
+        assert_eq!(hint("create namespaces x"), "did you mean `namespace`?");
+    }
+
+    #[test]
     fn no_other_command_is_proposed_for_a_word_that_is_no_slip() {
         for word in ["xtop", "cq", "xp", "lp", "pz"] {
             let hint = hint(word);
@@ -303,6 +476,8 @@ mod tests {
             );
         }
         assert_eq!(hint("statsu"), "did you mean `status`?");
+        assert!(!hint("stats").contains("`status`"));
+        assert!(!hint("expose").contains("`export`"));
         assert_eq!(hint("desribe web"), "did you mean `describe`?");
     }
 }

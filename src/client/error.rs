@@ -121,10 +121,9 @@ impl ClientError {
             Self::Refused(refusal) if refusal.is_unknown_request() => Some(
                 "upgrade kat on the machines that hold the store, or use the katcall of their version; `katcall version` shows both".to_owned(),
             ),
-            Self::Refused(refusal) => refusal.body.hint.clone().or_else(|| {
-                (refusal.status == 401)
-                    .then(|| NO_TOKEN.to_owned())
-            }),
+            // The server's hint is about headers, which katcall writes itself.
+            Self::Refused(refusal) if refusal.status == 401 => Some(NO_TOKEN.to_owned()),
+            Self::Refused(refusal) => refusal.body.hint.clone(),
             Self::Unreachable { attempts } => {
                 if attempts.iter().any(|(_, reason)| reason == PERMISSION) {
                     return Some(
@@ -297,6 +296,23 @@ mod tests {
         ] {
             assert!(!refused(status, message).is_unknown_request(), "{message}");
         }
+    }
+
+    #[test]
+    fn a_refused_token_is_answered_with_commands_and_not_with_headers() {
+        let with_hint = |status| {
+            ClientError::Refused(Box::new(ApiRefusal {
+                status,
+                body: ErrorBody {
+                    hint: Some("send `Authorization: Bearer`".to_owned()),
+                    ..ErrorBody::default()
+                },
+            }))
+        };
+        let hint = with_hint(401).hint().unwrap_or_default();
+        assert!(hint.contains("katcall token create"), "{hint}");
+        let other = with_hint(403).hint();
+        assert_eq!(other.as_deref(), Some("send `Authorization: Bearer`"));
     }
 
     #[test]

@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     client::{ClientConnection, is_in},
     config::routes::{ParsedAction, Route},
+    control_frames::CountedFrames,
     metrics::Limited,
     proxy::{Connected, Ingress},
     proxy_header::{self, HeaderProgress, ProxiedPeer, ProxyHeaderError},
@@ -453,7 +454,8 @@ impl Ingress {
             .max_local_error_reset_streams(ERROR_RESETS)
             .keep_alive_interval(PING)
             .keep_alive_timeout(PING);
-        let io = TokioIo::new(WriteTimeoutStream::new(stream, self.limits.write));
+        let stream = WriteTimeoutStream::new(stream, self.limits.write);
+        let io = TokioIo::new(CountedFrames::new(stream, Arc::clone(self)));
         let counts = Arc::<RequestCounts>::default();
         let ingress = Arc::clone(self);
         let counted = Arc::clone(&counts);

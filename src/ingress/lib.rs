@@ -13,7 +13,8 @@
 //! - `upstream`: which instance gets a request, connections to instances, bodies.
 //! - `request_host`, `request_path`, `headers`, `client`: what of a request is believed and passed on.
 //! - `proxy_header`: the PROXY protocol. `tunnel`: websockets and passed-through TLS.
-//! - `limits`: connections and rates. `pages`: answers of KAT itself.
+//! - `limits`: connections and rates. `control_frames`: pings and settings of HTTP/2.
+//! - `pages`: answers of KAT itself.
 //! - `metrics`, `access`: counters and the access log.
 //!
 //! Rules:
@@ -36,6 +37,7 @@ mod access;
 pub mod client;
 pub mod config;
 pub mod connection;
+mod control_frames;
 pub mod headers;
 pub mod limits;
 pub mod metrics;

@@ -41,6 +41,9 @@ pub struct IngressLimits {
     /// Requests that one HTTP/2 connection may break off before their answer, if they are more than
     /// half of all.
     pub resets: u32,
+    /// PING and SETTINGS at once on one HTTP/2 connection, above 100 in a second and those that what is
+    /// sent to the client pays for.
+    pub control_frames: u32,
     /// For an HTTP/2 connection without a request.
     pub idle: Duration,
     /// For a client that takes nothing of what is sent.
@@ -66,6 +69,7 @@ impl Default for IngressLimits {
             headers: 100,
             streams: 128,
             resets: 100,
+            control_frames: 1000,
             idle: Duration::from_secs(120),
             write: Duration::from_secs(60),
             linger: Duration::from_secs(10),

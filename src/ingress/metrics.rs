@@ -75,6 +75,8 @@ pub enum Limited {
     Headers,
     /// Too many reset streams.
     Resets,
+    /// Too many PING and SETTINGS of HTTP/2.
+    ControlFrames,
     /// No request for too long.
     Idle,
 }
@@ -92,6 +94,7 @@ impl Limited {
             Self::Passwords => "passwords",
             Self::Headers => "headers",
             Self::Resets => "resets",
+            Self::ControlFrames => "controlFrames",
             Self::Idle => "idle",
         }
     }

@@ -357,7 +357,7 @@ impl LeaderTenure<'_> {
     /// Takes the next step of KAT's own authority for ingress. Returns true if something was written,
     /// which the next snapshot shows.
     async fn issued_certificates(&mut self, snapshot: &Arc<Snapshot>, now: Timestamp) -> bool {
-        // No thread is used where no route is.
+        // No thread is used where no route needs a certificate or a key of the leader.
         if !plan::uses_own_authority(snapshot) {
             return false;
         }

@@ -17,16 +17,15 @@ use std::{
 use rustix::fs::FlockOperation;
 
 use kat_types::machine::bound_runs::{
-    GateVerdict, RUNS_LIMIT, RunLine, RunTable, TABLE_LIMIT, gate_verdict, run_lines,
+    BEGIN_LIMIT, GateVerdict, RUNS_LIMIT, RunLine, RunTable, TABLE_LIMIT, gate_verdict, run_lines,
 };
 
 /// How often the file of runs is opened again because the agent has replaced it.
 const ATTEMPTS: u32 = 8;
-/// Bytes that are left in the file of runs for the end of a run that begins.
-const ROOM_FOR_END: u64 = 1 << 10;
 
+/// Why a gate can't decide, or can't write down what it decided.
 #[derive(Debug, thiserror::Error)]
-enum GateError {
+pub enum GateError {
     #[error("can't read the scheduled times: {0}")]
     Table(io::Error),
     #[error("the scheduled times are malformed")]
@@ -38,12 +37,16 @@ enum GateError {
 }
 
 /// What systemd says of a unit's start and end (systemd.exec(5)).
-#[derive(Debug, Default)]
-struct UnitWords {
-    invocation: String,
-    result: String,
-    code: String,
-    status: String,
+#[derive(Debug, Clone, Default)]
+pub struct UnitWords {
+    /// `$INVOCATION_ID`.
+    pub invocation: String,
+    /// `$SERVICE_RESULT`.
+    pub result: String,
+    /// `$EXIT_CODE`.
+    pub code: String,
+    /// `$EXIT_STATUS`.
+    pub status: String,
 }
 
 impl UnitWords {
@@ -93,8 +96,8 @@ fn seconds_now() -> i64 {
     })
 }
 
-/// An inner error says why nothing begins.
-fn try_begin(
+/// [`begin`] with the words and the time of the caller. An inner error says why nothing begins.
+pub fn try_begin(
     times: &Path,
     runs: &Path,
     words: &UnitWords,
@@ -104,39 +107,55 @@ fn try_begin(
         return Err(GateError::Missing("INVOCATION_ID"));
     }
     let mut file = open_locked(runs).map_err(GateError::Runs)?;
-    let text = read_text(&mut file, RUNS_LIMIT - ROOM_FOR_END).map_err(GateError::Runs)?;
+    let mut text = read_text(&mut file, BEGIN_LIMIT).map_err(GateError::Runs)?;
     // Read after the lock: the agent writes the table before it removes lines.
     let table = File::open(times).and_then(|mut file| read_text(&mut file, TABLE_LIMIT));
     let table = table.map_err(GateError::Table)?;
     let table = RunTable::parse(&table).ok_or(GateError::Malformed)?;
-    match gate_verdict(&table, &run_lines(&text), now) {
-        GateVerdict::Begin(scheduled) => {
-            let line = RunLine::Begin {
-                scheduled,
-                at: now,
-                invocation: words.invocation.clone(),
-            };
+    let mut lines = run_lines(&text);
+    let mut verdict = gate_verdict(&table, &lines, now);
+    let mut refusal = None;
+    if let GateVerdict::Skip(scheduled) = verdict {
+        refusal = Some("another run was active at its time");
+        let line = RunLine::Skip { scheduled, at: now };
+        // During a long run the agent removes nothing. A time without a line counts as missed.
+        if u64::try_from(text.len()).is_ok_and(|length| length <= RUNS_LIMIT / 2) {
             append(&mut file, &text, &line).map_err(GateError::Runs)?;
-            Ok(Ok(()))
+            text.push('\n');
         }
-        GateVerdict::Skip(scheduled) => {
-            // During a long run the agent removes nothing. A time without a line counts as missed.
-            if u64::try_from(text.len()).is_ok_and(|length| length <= RUNS_LIMIT / 2) {
-                let line = RunLine::Skip { scheduled, at: now };
-                append(&mut file, &text, &line).map_err(GateError::Runs)?;
-            }
-            Ok(Err("another run was active at its time"))
-        }
-        GateVerdict::Refuse(why) => Ok(Err(why)),
+        lines.push(line);
+        // The next attempt of that other run may be due.
+        verdict = gate_verdict(&table, &lines, now);
     }
+    let invocation = words.invocation.clone();
+    let line = match verdict {
+        GateVerdict::Begin(scheduled) => RunLine::Begin {
+            scheduled,
+            at: now,
+            invocation,
+        },
+        GateVerdict::Again(scheduled) => RunLine::Again {
+            scheduled,
+            at: now,
+            invocation,
+        },
+        GateVerdict::Skip(_) => return Ok(Err("another run was active at its time")),
+        GateVerdict::Refuse(why) => return Ok(Err(refusal.unwrap_or(why))),
+    };
+    append(&mut file, &text, &line).map_err(GateError::Runs)?;
+    Ok(Ok(()))
 }
 
-fn try_end(runs: &Path, words: &UnitWords, now: i64) -> Result<(), GateError> {
+/// [`end`] with the words and the time of the caller.
+pub fn try_end(runs: &Path, words: &UnitWords, now: i64) -> Result<(), GateError> {
     let mut file = open_locked(runs).map_err(GateError::Runs)?;
     let text = read_text(&mut file, RUNS_LIMIT).map_err(GateError::Runs)?;
-    let began = run_lines(&text).iter().any(
-        |line| matches!(line, RunLine::Begin { invocation, .. } if *invocation == words.invocation),
-    );
+    let began = run_lines(&text).iter().any(|line| match line {
+        RunLine::Begin { invocation, .. } | RunLine::Again { invocation, .. } => {
+            *invocation == words.invocation
+        }
+        RunLine::End { .. } | RunLine::Skip { .. } => false,
+    });
     // After a start that was refused there is nothing to write.
     if !began || words.invocation.is_empty() {
         return Ok(());
@@ -190,7 +209,7 @@ fn append(file: &mut File, text: &str, line: &RunLine) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_types::machine::bound_runs::{TableTime, gate_runs};
+    use kat_types::machine::bound_runs::{GateEnd, TableTime, gate_runs};
 
     fn words(invocation: &str) -> UnitWords {
         UnitWords {
@@ -221,6 +240,7 @@ mod tests {
                     scheduled: at,
                 })
                 .to_vec(),
+            ..RunTable::default()
         };
         std::fs::write(&times, table.text()).unwrap();
         assert!(matches!(begin("", 60), Err(GateError::Missing(_))));
@@ -253,6 +273,35 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&runs).unwrap(), text);
         try_end(&runs, &words("a"), 121).unwrap();
         assert!(std::fs::read_to_string(&runs).unwrap().contains("end a "));
+    }
+
+    #[test]
+    fn a_run_that_failed_begins_again_at_a_start_after_its_pause_also_where_a_time_is_skipped() {
+        let folder = tempfile::tempdir().unwrap();
+        let (times, runs) = (folder.path().join("times"), folder.path().join("runs"));
+        let begin = |invocation, now| try_begin(&times, &runs, &words(invocation), now);
+        std::fs::write(
+            &times,
+            "handled 0\nlate 120\nretries 1\ntime 60 60\ntime 75 75\n",
+        )
+        .unwrap();
+        std::fs::write(&runs, "").unwrap();
+        assert_eq!(begin("a", 60).unwrap(), Ok(()));
+        let failed = UnitWords {
+            status: "3".to_owned(),
+            ..words("a")
+        };
+        try_end(&runs, &failed, 64).unwrap();
+        assert!(begin("b", 70).unwrap().is_err());
+        // The timer of the next time begins the attempt that is due.
+        assert_eq!(begin("c", 75).unwrap(), Ok(()));
+        try_end(&runs, &words("c"), 77).unwrap();
+        assert!(begin("d", 200).unwrap().is_err());
+        let text = std::fs::read_to_string(&runs).unwrap();
+        assert!(text.contains("skip 75 75\nagain 60 75 c\nend c "), "{text}");
+        let found = gate_runs(&run_lines(&text));
+        assert_eq!((found.len(), found[0].earlier.len()), (1, 1));
+        assert!(found[0].end.as_ref().is_some_and(GateEnd::is_success));
     }
 
     #[test]

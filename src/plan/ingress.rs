@@ -136,13 +136,30 @@ pub(crate) fn plan_routes(draft: &mut Draft<'_>) {
     draft.commit(group, "routes".to_owned(), Vec::new());
 }
 
-/// Whether there is a route, or a certificate of KAT's own authority, or the authority is being replaced:
-/// whether [`next_certificate`] may have something to do.
+/// Whether there is a route that needs a certificate or a key of the leader, or a certificate of KAT's own
+/// authority, or the authority is being replaced: whether [`next_certificate`] may have something to do.
 pub fn uses_own_authority(snapshot: &Snapshot) -> bool {
     let authority = snapshot.ingress_authority.as_ref();
     !snapshot.ingress_certificates.is_empty()
         || authority.is_some_and(|stored| stored.value.is_being_replaced())
-        || has_routes(snapshot)
+        || needs_leader(snapshot)
+}
+
+/// Whether a route needs a certificate or a key that the leader makes.
+fn needs_leader(snapshot: &Snapshot) -> bool {
+    let needs = |key: &WorkloadKey, route: &Ingress| {
+        route.sticky || routes::may_use_authority(snapshot, key, route)
+    };
+    let mut outside = snapshot.outside_routes.values();
+    if outside.any(|stored| needs(&stored.value.key, &stored.value.route)) {
+        return true;
+    }
+    snapshot.workloads.iter().any(|(key, entry)| {
+        let parsed = entry.parsed.as_ref().ok();
+        let balancer = parsed.and_then(|parsed| parsed.load_balancer.as_ref());
+        let routes = balancer.map_or(&[][..], |balancer| balancer.spec.ingress.as_slice());
+        routes.iter().any(|route| needs(key, route))
+    })
 }
 
 /// Whether a route of the workload uses a secret, as its certificate or for its users.

@@ -74,6 +74,10 @@ const LONGEST_MESSAGE: usize = 500;
 const MOST_AT_ONCE: usize = 20;
 /// Seconds that a stop may take beyond the grace of its container, with some for a late report.
 const STOP_MARGIN_SECONDS: i64 = 30;
+/// Most records of runs of times to come that are kept beside the history.
+const MOST_KEPT_AHEAD: usize = 100;
+/// Longest time until theirs: a machine that gives a schedule back reports those of a day.
+const LONGEST_AHEAD: SignedDuration = SignedDuration::from_hours(25);
 /// The longest sleep until a scheduled time, so that a clock that is changed is noticed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
@@ -662,9 +666,19 @@ impl WorkloadPlanner<'_, '_, '_> {
     /// Deletes the records of runs beyond the history that is kept.
     fn forget_runs(&mut self, job: &JobPlan<'_>, all: &[LiveInstance<'_>]) {
         let mut kept = [job.spec.successful_history, job.spec.failed_history];
+        let mut kept_ahead = MOST_KEPT_AHEAD;
+        let now = self.draft.now;
         let runs = job.in_order();
         let last = runs.last().map(|(key, _)| (*key).clone());
         for (key, run) in runs.into_iter().rev() {
+            // Its time would get another run. The clock of its machine was ahead.
+            let is_ahead =
+                |time: Timestamp| time > now && time.duration_since(now) <= LONGEST_AHEAD;
+            let is_ahead = run.value.bound && run.value.scheduled.is_some_and(is_ahead);
+            if is_ahead && kept_ahead > 0 {
+                kept_ahead -= 1;
+                continue;
+            }
             let left = match run.value.phase {
                 RunPhase::Active => continue,
                 RunPhase::Succeeded => &mut kept[0],
@@ -740,7 +754,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let unreadable = job.state.skipped.as_ref();
         let unreadable = unreadable.filter(|skipped| skipped.reason == Reason::ScheduleUnreadable);
         let trouble = if let Some(moving) = &outcome.data_moves {
-            Some((Reason::VolumeMoving, moving.clone()))
+            Some((moving.reason(), moving.far.clone()))
         } else if let Some(StartWait { reason, message }) = &outcome.start_wait {
             Some((*reason, message.clone()))
         } else if let Some(not_placed) = outcome.not_placed().filter(|_| is_active) {

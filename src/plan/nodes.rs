@@ -2,6 +2,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod assignment_lag;
+pub(crate) mod closed_ingress_ports;
 pub(crate) mod drain;
 pub(crate) mod endpoints;
 pub(crate) mod isolation;

@@ -7,7 +7,11 @@ use jiff::Timestamp;
 use crate::{
     Snapshot,
     jobs::summary::JobSummary,
-    rollout::{blocked::WorkloadOutcome, slot::LiveInstance, slots::SlotSet},
+    rollout::{
+        blocked::{DataMove, WorkloadOutcome},
+        slot::LiveInstance,
+        slots::SlotSet,
+    },
     start_order::StartWait,
 };
 use kat_types::{
@@ -42,8 +46,8 @@ pub(super) struct InstanceTally {
     unchecked: Option<String>,
     /// Why an instance is not placed.
     not_placed: Option<(Reason, String)>,
-    /// How far the move of its data to another machine is.
-    data_moves: Option<String>,
+    /// The move of its data to another machine.
+    data_moves: Option<DataMove>,
     /// What of other workloads its start waits for.
     start_wait: Option<StartWait>,
     /// Why a change of it cannot be written.
@@ -402,7 +406,7 @@ fn unpinned(entry: &WorkloadEntry) -> Option<Condition> {
         status: false,
         reason: Reason::ImageNotPinned.into(),
         message: format!(
-            "image {} was not pinned to a digest when it was applied: {}; machines that pull it at different times may run different images",
+            "image {} was not pinned when it was applied: {}",
             image.reference, image.problem
         ),
         since: meta.updated.into(),
@@ -466,12 +470,12 @@ fn workload_phase(
         tally.replicas,
         unchecked.map_or_else(String::new, |why| format!("; {why}"))
     );
-    if let Some(why) = &tally.data_moves {
+    if let Some(moving) = &tally.data_moves {
         let phase = match tally.live {
             0 => WorkloadPhase::Pending,
             _ => WorkloadPhase::Degraded,
         };
-        return because(phase, Reason::VolumeMoving, why.clone());
+        return because(phase, moving.reason(), moving.far.clone());
     }
     if let Some(StartWait { reason, message }) = &tally.start_wait {
         let phase = match (tally.live, reason) {

@@ -20,7 +20,9 @@ pub use words::*;
 
 use crate::{
     encoding::digest::sha256_prefix_hex,
-    resource::{Container, HealthCheck, OnPartition, Port, RestartPolicy, Volume, WorkloadType},
+    resource::{
+        CatchUp, Container, HealthCheck, OnPartition, Port, RestartPolicy, Volume, WorkloadType,
+    },
     secrets::AssignedSecrets,
 };
 
@@ -167,11 +169,25 @@ pub struct BoundSchedule {
     /// Seconds after which a run is ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<u32>,
+    /// Further attempts of a run that failed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub backoff_limit: u32,
+    /// Which missed times get a run; absent for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub catch_up: Option<CatchUp>,
     /// Scheduled times until this one are none of the machine's: the leader has taken them over.
     pub handled: Timestamp,
     /// No further run begins; a present one ends by itself.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub closed: bool,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Whether an instance has to run.

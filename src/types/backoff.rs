@@ -15,6 +15,9 @@ pub struct Backoff {
     pub jitter: f64,
 }
 
+/// Pauses between the attempts of a Job's run, of the leader and of a machine that begins its runs by itself.
+pub const RUN_PAUSES: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(360));
+
 impl Backoff {
     /// Doubles from `first` to `most`, without jitter.
     pub const fn new(first: Duration, most: Duration) -> Self {

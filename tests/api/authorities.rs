@@ -761,6 +761,26 @@ async fn values_from_before_the_last_replacement_are_listed_until_they_are_chang
     assert_eq!(exposed().await.1.len(), 3);
     set("db", "Mg==").await;
     assert_eq!(exposed().await.1, ["shop/mail", "shop/example.com"]);
+    // The key of this authority is older than its record says.
+    let authority = |since: jiff::Timestamp, made: jiff::Timestamp| {
+        let domains = ["lan".to_owned()];
+        let made = create_ingress_authority("test", &domains, made).unwrap();
+        let record = IngressAuthorityRecord {
+            certificate: made.certificate_pem,
+            since,
+            ..ingress_authority()
+        };
+        put(keys::INGRESS_AUTHORITY.to_owned(), &record)
+    };
+    let later = since + jiff::SignedDuration::from_hours(48);
+    let earlier = since - jiff::SignedDuration::from_hours(48);
+    server.write(&[authority(later, earlier)]).await;
+    assert_eq!(
+        exposed().await.1,
+        ["shop/mail", "shop/example.com", "/ingress-ca"]
+    );
+    server.write(&[authority(later, later)]).await;
+    assert_eq!(exposed().await.1, ["shop/mail", "shop/example.com"]);
     let (_, body) = server.get(&server.admin, EXPOSED).await;
     assert!(!body.to_string().contains("geheim") && !body.to_string().contains("kim"));
     for token in [&server.read, &server.deploy] {

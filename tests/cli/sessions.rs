@@ -162,6 +162,7 @@ async fn a_token_of_a_namespace_sees_what_its_instances_take() {
     ");
     let refused = program.run(&["top", "instances", "-n", "default"]);
     assert!(refused.starts_with("exit: 1\n"), "{refused}");
+    assert!(refused.contains("of the namespace `default`"), "{refused}");
 
     let mut live = program.spawn_on_terminal(&["top", "instances", "-n", "shop"]);
     live.stdout_says("250m");
@@ -203,6 +204,32 @@ fn a_live_view_outlasts_what_can_pass() {
     fake.instead(USAGE, 404, error("NotFound", "no such namespace"));
     let end = program.spawn_on_terminal(&["top", "instances"]).end();
     assert!(end.starts_with("exit: 3\n"), "{end}");
+}
+
+#[test]
+fn labels_select_whose_usage_is_shown() {
+    let fake = Fake::start();
+    let mut of_shop = instance("web-aaaaa", "Running");
+    of_shop["metadata"]["labels"] = json!({"team": "shop"});
+    fake.list(INSTANCES, &[of_shop, instance("web-bbbbb", "Running")]);
+    fake.instead(
+        "GET /v1alpha1/n/default/usage",
+        200,
+        json!({"instances": [], "away": []}),
+    );
+    let program = Program::of(&fake);
+    for words in [
+        &["top", "-l", "team=shop"][..],
+        &["top", "instances", "-l", "team"],
+    ] {
+        let text = program.run(words);
+        assert!(text.starts_with("exit: 0\n"), "{words:?}: {text}");
+        assert!(text.contains("web-aaaaa"), "{words:?}: {text}");
+        assert!(!text.contains("web-bbbbb"), "{words:?}: {text}");
+    }
+    let text = program.run(&["top", "web-aaaaa", "-l", "team=shop"]);
+    assert!(text.starts_with("exit: 2\n"), "{text}");
+    assert!(text.contains("exclude each other"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

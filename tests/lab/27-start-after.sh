@@ -38,7 +38,7 @@ kat apply -f "$migrate_folder" --wait
 kat apply -f "$app_folder" --wait
 run=$(kat get runs -o json | jq -c '[.items[] | select(.spec.workload == "migrate")]')
 equal 1 "$(jq length <<<"$run")" "runs of migrate"
-equal 0 "$(jq '.[0].status.failures // 0' <<<"$run")" "failed instances of migrate"
+equal 0 "$(jq '.[0].status.failed' <<<"$run")" "failed instances of migrate"
 
 # A new database and a crash of it restart nothing else.
 which_app() { field app '|"\(.metadata.name) \(.status.restarts) \(.status.since)"'; }

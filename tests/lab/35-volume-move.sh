@@ -108,7 +108,7 @@ wait_for 20 no_copies_left
 before=$(listing n3)
 on n2 sh -c "mv $base $base.aside && mkdir $base && mount -t tmpfs -o size=64m,mode=755 none $base"
 kat volume move store/data --to n2 --no-wait
-reports_missing_space() { kat get workload store -o json | jq -e '.status.conditions[] | select(.reason == "VolumeMoving" and (.message | contains("MiB are free")))'; }
+reports_missing_space() { kat get workload store -o json | jq -e '.status.conditions[] | select(.reason == "VolumeMoveFailing" and (.message | contains("MiB are free")))'; }
 wait_for 60 reports_missing_space
 contains "$(kat why workload store)" "MiB are free"
 contains "$(kat get events)" VolumeMoveFailed

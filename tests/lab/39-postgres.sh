@@ -4,34 +4,16 @@
 # packages: postgresql
 # by name
 # shellcheck shell=bash
+# shellcheck source=tests/lab/postgres.sh
+. tests/lab/postgres.sh
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_healthy 3
-tree=$LAB_WORK/postgres
-cp -a "$(lab tree postgresql)" "$tree"
-version=$(basename "$(echo "$tree"/usr/lib/postgresql/*)")
-# The image initialises an empty folder with the password from a file, as the example's image does.
-# Its user has the same uid.
-rm -rf "$tree"/usr/lib/*/libLLVM*
-sed -i 's/^postgres:x:[0-9]*:[0-9]*:/postgres:x:999:999:/' "$tree/etc/passwd"
-cat >"$tree/start" <<SH
-#!/bin/sh
-set -eu
-if ! [ -s "\$PGDATA/PG_VERSION" ]; then
-    initdb --pgdata="\$PGDATA" --username=postgres --pwfile="\$POSTGRES_PASSWORD_FILE" --auth-host=scram-sha-256 --auth-local=trust >&2
-    echo 'host all all all scram-sha-256' >>"\$PGDATA/pg_hba.conf"
-fi
-exec postgres -c listen_addresses='*' -c unix_socket_directories=/tmp
-SH
-chmod 755 "$tree/start"
-lab image test/postgres:1 "$tree" --entrypoint '["/start"]' --env "PATH=/usr/lib/postgresql/$version/bin:/usr/bin:/bin" --env LC_ALL=C
+postgres_image
+postgres_example postgres
 folder=$LAB_WORK/workloads/postgres
-mkdir -p "${folder%/*}"
-cp -r contrib/examples/postgres "$folder"
-sed -i 's|docker.io/library/postgres:.*|registry.lab:5000/test/postgres:1|' "$folder/workload.kat"
 apply() {
     sed -i "/{name: VERSION, /d; s|^    env:\$|&\n      - {name: VERSION, value: \"$1\"}|" "$folder/workload.kat"
-    n1 rm -rf /root/workloads/postgres
-    lab copy "$folder" n1:/root/workloads/
+    copy_to_n1 postgres
     kat apply -f /root/workloads/postgres --wait --timeout 3m
 }
 password=pass$RANDOM$RANDOM

@@ -79,6 +79,7 @@ reason_is all.example.org TlsNotReady
 kat config set acme.agreeToTerms=true
 wait_for 30 reason_is all.example.org CertificateFailed
 contains "$(kat why route all.example.org)" "has no address in DNS"
+contains "$(kat status || [[ $? == 1 ]])" "route all.example.org/ of workload default/web is not served: CertificateFailed: "
 # Meanwhile port 443 answers with a page that says what it waits for, as soon as each machine has a certificate for it.
 page_on() { equal 503 "$(fetch "$1" https all.example.org --insecure --output /dev/null --write-out '%{http_code}')" "page on $1"; }
 for node in n1 n2 n3; do

@@ -5,4 +5,6 @@ pub(crate) mod false_claims;
 pub(crate) mod fault_isolation;
 pub(crate) mod invariants;
 pub(crate) mod jobs;
+pub(crate) mod kept_schedules;
 pub(crate) mod monitor;
+pub(crate) mod routes;

@@ -3,8 +3,10 @@
 pub(crate) mod added;
 pub(crate) mod daemons;
 pub(crate) mod jobs;
+pub(crate) mod kept;
 pub(crate) mod random_steps;
 pub(crate) mod rollouts;
+pub(crate) mod routes;
 pub(crate) mod secrets;
 pub(crate) mod start_order;
 pub(crate) mod user;

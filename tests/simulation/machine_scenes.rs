@@ -286,7 +286,7 @@ fn seed_with_small_disk() -> u64 {
     (1..).find(|seed| small_disk(*seed).is_some()).unwrap()
 }
 
-fn holds(outcome: Outcome) {
+pub(crate) fn holds(outcome: Outcome) {
     let trace = outcome.trace.join("\n");
     assert_eq!(outcome.violation, None, "{trace}");
 }

@@ -8,3 +8,4 @@ pub(crate) mod etcd;
 pub(crate) mod joining_machine;
 pub(crate) mod machine;
 pub(crate) mod state_source;
+pub(crate) mod timers;

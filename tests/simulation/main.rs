@@ -19,6 +19,7 @@ mod api_calls;
 mod checks;
 mod faults;
 mod initial_cluster;
+mod kept_scenes;
 mod load;
 mod machine_scenes;
 mod machines;
@@ -264,6 +265,16 @@ fn it_is_found_when_runs_that_must_not_overlap_do() {
 #[test]
 fn it_is_found_when_nobody_waits_for_what_a_workload_starts_after() {
     finds(Without::StartOrder, false, 50, "which it starts after");
+}
+
+#[test]
+fn it_is_found_when_routes_stay_where_they_are_no_longer_served() {
+    finds(Without::RouteWithdrawal, false, 50, "the routes of");
+}
+
+#[test]
+fn it_is_found_when_a_certificate_goes_back_to_an_older_one() {
+    finds(Without::NewestCertificate, false, 50, "goes back to");
 }
 
 #[test]

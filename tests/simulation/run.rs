@@ -154,6 +154,7 @@ impl Scenario {
             self.step_of_the_machines();
             self.step_of_the_returns();
             self.step_of_the_added_load();
+            self.step_of_the_routes();
             let pause = if self.world.random.chance(60) {
                 self.world.random.milliseconds(1, 800)
             } else {
@@ -408,6 +409,7 @@ impl Scenario {
         }
         // Every request with an unknown outcome has taken effect by now, or never will.
         self.pass_in(SECOND / 5, AT_LAST).await;
+        self.settle_the_routes().await;
         self.settle_the_added_load().await;
         self.go_on_beside_the_forger().await;
         self.go_on_beside_a_dead_overlay().await;

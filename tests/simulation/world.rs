@@ -19,12 +19,13 @@ use crate::{
     api_calls::Net,
     checks::{
         copies::ListRevisions, false_claims::FalseClaims, fault_isolation, jobs::AddedChecks,
-        monitor::Monitor,
+        monitor::Monitor, routes::RouteChecks,
     },
     faults::{
         disabled_safeguards::{
-            Without, compare_no_runs, give_back_early, hear_all, hear_no_witness, only_reads,
-            overlap_runs, roll_out_badly, start_at_once,
+            EarlierCertificate, Without, compare_no_runs, give_back_early, hear_all,
+            hear_no_witness, only_reads, overlap_runs, roll_out_badly, start_at_once,
+            take_back_at_once, withdraw_no_routes,
         },
         forged_reports::{self, Forger},
         machine_faults::small_disk,
@@ -36,6 +37,7 @@ use crate::{
     initial_cluster::{endpoints, machine, seed_operations},
     load::{
         added::AddedLoad,
+        routes::RouteLoad,
         secrets::{self, Secrets},
         user::{NAMESPACE, Person},
         volume_data::{Mover, Rows},
@@ -46,6 +48,7 @@ use crate::{
         disk::Disk,
         etcd::Etcd,
         machine::{Accounts, Boot, Pace},
+        timers::{RunGates, WallClock},
     },
     random::Random,
 };
@@ -80,7 +83,7 @@ pub(crate) const LOST_AFTER: u32 = 10;
 pub(crate) const TICK: u32 = 3;
 
 /// The wall clock's time at the beginning of a run.
-fn start_of_time() -> Timestamp {
+pub(crate) fn start_of_time() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
@@ -179,6 +182,9 @@ pub(crate) struct World {
     /// Jobs, daemons and start order, in some of the seeds.
     pub added: Option<AddedLoad>,
     pub added_checks: AddedChecks,
+    /// Workloads with routes, in some of the seeds.
+    pub routes: Option<RouteLoad>,
+    pub route_checks: RouteChecks,
     seed: u64,
     began: Instant,
     uids: Arc<AtomicU64>,
@@ -242,6 +248,7 @@ impl World {
         if let Some(added) = &added {
             monitor.follow_jobs(added.jobs.clone());
         }
+        let routes = RouteLoad::of_seed(seed, without, &net, &monitor);
         let mut world = Self {
             store,
             monitor,
@@ -266,6 +273,8 @@ impl World {
             epochs: FollowedEpochs::default(),
             added,
             added_checks: AddedChecks::default(),
+            routes,
+            route_checks: RouteChecks::default(),
             seed,
             began: Instant::now(),
             uids: Arc::default(),
@@ -347,10 +356,21 @@ impl World {
         clock.store(jump, Ordering::Relaxed);
     }
 
+    /// The machine's wall clock.
+    fn clock(&self, number: usize) -> WallClock {
+        let machine = &self.machines[number];
+        let (skew, jump) = (machine.skew, Arc::clone(&machine.clock_jump));
+        let (start, began) = (start_of_time(), self.began);
+        Arc::new(move || {
+            let jump = SignedDuration::from_millis(jump.load(Ordering::Relaxed));
+            start + SignedDuration::try_from(began.elapsed()).unwrap() + skew + jump
+        })
+    }
+
     /// Starts `kat-agent` on a machine that is on.
     pub(crate) fn start(&mut self, number: usize) {
         let planner = self.planner(number);
-        let (began, uids) = (self.began, Arc::clone(&self.uids));
+        let (clock, uids) = (self.clock(number), Arc::clone(&self.uids));
         let (store, net, monitor) = (
             self.store.clone(),
             Arc::clone(&self.net),
@@ -367,8 +387,6 @@ impl World {
         let Some(data_path) = machine.data_path.clone() else {
             return;
         };
-        let (skew, jump) = (machine.skew, Arc::clone(&machine.clock_jump));
-        let start = start_of_time();
         let place = Place {
             seed: self.seed,
             identity: Arc::clone(&machine.identity),
@@ -381,10 +399,7 @@ impl World {
             etcd,
             monitor,
             renderer: Arc::clone(&RENDERER),
-            clock: Arc::new(move || {
-                let jump = SignedDuration::from_millis(jump.load(Ordering::Relaxed));
-                start + SignedDuration::try_from(began.elapsed()).unwrap() + skew + jump
-            }),
+            clock,
             new_uid: Arc::new(move || format!("uid-{}", uids.fetch_add(1, Ordering::Relaxed))),
             planner,
             forger,
@@ -412,6 +427,7 @@ impl World {
         let forger = self.forger.clone();
         // The runs of Jobs as the plan before saw them.
         let runs_before: Mutex<(bool, BTreeMap<WorkloadKey, JobEntry>)> = Mutex::default();
+        let certificate_before: Mutex<EarlierCertificate> = Mutex::default();
         Arc::new(
             move |snapshot: &Snapshot, observed: &ObservedReports, now, seed| {
                 let observed_before = observed;
@@ -459,6 +475,9 @@ impl World {
                 if without == Without::Forbid {
                     overlap_runs(seen.to_mut());
                 }
+                if without == Without::GiveBack {
+                    take_back_at_once(seen.to_mut());
+                }
                 if without == Without::StartOrder {
                     start_at_once(seen.to_mut());
                 }
@@ -471,7 +490,13 @@ impl World {
                         seen.to_mut().jobs = jobs;
                     }
                 }
+                if without == Without::NewestCertificate {
+                    certificate_before.lock().show(seen.to_mut());
+                }
                 let mut plan = plan::plan(&seen, &observed, now, seed);
+                if without == Without::RouteWithdrawal {
+                    withdraw_no_routes(&mut plan);
+                }
                 if without == Without::RunCompare {
                     compare_no_runs(&mut plan);
                 }
@@ -587,6 +612,8 @@ impl World {
 
     /// Boots the machine and starts `kat-agent`. Does nothing for a machine outside the cluster.
     pub(crate) async fn power_on(&mut self, number: usize) {
+        let clock = self.clock(number);
+        let forget = self.without == Without::RunGate;
         let machine = &mut self.machines[number];
         if !machine.joined {
             return;
@@ -594,7 +621,8 @@ impl World {
         if machine.boot.is_none() {
             machine.way.change(|way| way.off = false);
             let (root, way) = (&machine.root, &machine.way);
-            let boot = Boot::begin(root, machine.pace, &machine.lingering, way).await;
+            let gates = RunGates::new(&machine.name, root, clock, way, &self.monitor, forget);
+            let boot = Boot::begin(root, machine.pace, &machine.lingering, way, gates).await;
             machine.boot = Some(boot);
             let data_path = DataPath::start(&machine.name, self.net.ways.clone(), &self.store);
             machine.data_path = Some(Arc::new(data_path));

@@ -20,7 +20,9 @@ use super::{
     keys::MachineKeys,
     state_stream::{addresses, first_reachable, member_config},
 };
-use crate::{local_api::standalone::LocalSnapshots, reporter::LeaderSilence};
+use crate::{
+    local_api::standalone::LocalSnapshots, reporter::LeaderSilence, service::blocking::may_block,
+};
 use kat_api::OverviewRelay;
 use kat_client::{Client, ClientOptions};
 use kat_pki as pki;
@@ -72,7 +74,7 @@ impl OverviewSource for StoreMembers {
         let addresses = machine.map(|machine| addresses(machine, port));
         let reached = first_reachable(&addresses.unwrap_or_default()).await;
         let endpoint = reached.map_err(|error| error.to_string())?;
-        let config = member_config(&self.identity, &self.keys, &known);
+        let config = may_block(async { member_config(&self.identity, &self.keys, &known) }).await;
         let config = config.map_err(|error| error.to_string())?;
         let options = ClientOptions {
             connect_timeout: LIMIT,

@@ -7,7 +7,7 @@ use super::{
     identity::MachineIdentity,
     keys::{KeysError, MachineKeys},
 };
-use crate::cluster::cluster_cache::ClusterCacheReceiver;
+use crate::{cluster::cluster_cache::ClusterCacheReceiver, service::blocking::may_block};
 use kat_client::{Client, ClientError, ClientOptions};
 use kat_pki as pki;
 
@@ -45,12 +45,12 @@ impl PeerAgents {
     ///
     /// # Errors
     /// A sentence for users.
-    pub(crate) fn client(&self, node: &str) -> Result<Client, String> {
+    pub(crate) async fn client(&self, node: &str) -> Result<Client, String> {
         let cannot = |reason: String| format!("the machine `{node}` can't be asked: {reason}");
         if !self.identity.etcd {
             return Err(cannot("this machine can't lead".to_owned()));
         }
-        self.client_with(node, "leader", CONNECT)
+        may_block(async { self.client_with(node, "leader", CONNECT) }).await
     }
 
     /// Like [`Self::client`], with this machine's own certificate, for copies of volumes from
@@ -58,8 +58,8 @@ impl PeerAgents {
     ///
     /// # Errors
     /// A sentence for users.
-    pub(crate) fn client_of_a_machine(&self, node: &str) -> Result<Client, String> {
-        self.client_with(node, "node", PATIENT)
+    pub(crate) async fn client_of_a_machine(&self, node: &str) -> Result<Client, String> {
+        may_block(async { self.client_with(node, "node", PATIENT) }).await
     }
 
     fn client_with(&self, node: &str, leaf: &str, connect: Duration) -> Result<Client, String> {

@@ -22,7 +22,7 @@ use super::{
     identity::MachineIdentity,
     keys::{KeysError, MachineKeys},
 };
-use crate::desired_state::known_epochs::KnownEpochs;
+use crate::{desired_state::known_epochs::KnownEpochs, service::blocking::may_block};
 use kat_client::{Client, ClientError, ClientOptions, StateConnection};
 use kat_pki as pki;
 use kat_store::{PrefixStateSource, StateFrames, StateSource, StateSourceError};
@@ -187,7 +187,7 @@ impl StateSource for RemoteStateSource {
             let nobody = "no machine that holds the store is known here";
             return Err(StateSourceError::Unreachable(nobody.to_owned()));
         };
-        let connection = self.connect(&known, addresses, resume).await?;
+        let connection = may_block(self.connect(&known, addresses, resume)).await?;
         tracing::info!(
             server = connection.endpoint(),
             "the cluster's state is read"

@@ -331,6 +331,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<WorkerTools> {
         overlay_address: std::net::Ipv4Addr::LOCALHOST,
         root: root.clone(),
         monotonic: Arc::new(machine::monotonic_microseconds),
+        clock: Arc::new(jiff::Timestamp::now),
         limits_enforced: true,
         network: Arc::new(crate::health::probe::OverlayProbeNetwork),
         volumes: Arc::new(Volumes::new(

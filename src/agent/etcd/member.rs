@@ -218,7 +218,7 @@ impl Candidate<'_> {
             pulses: loops.pulses.clone(),
         };
         let members = leader::keep_members(self.handle.clone(), members, loops.cancel.clone());
-        loops.add("members of the store", members);
+        loops.add_blocking("members of the store", members);
         etcd
     }
 
@@ -257,7 +257,7 @@ impl Candidate<'_> {
             etcd,
         };
         let takeover = leader::watch_over(self.handle.clone(), takeover, loops.cancel.clone());
-        loops.add("watch over the leader", takeover);
+        loops.add_blocking("watch over the leader", takeover);
     }
 
     fn keep_authorities(&self, signing: &Arc<SigningAuthorities>, loops: &mut AgentLoops) {
@@ -274,7 +274,7 @@ impl Candidate<'_> {
         };
         let authorities =
             leader::keep_authorities(self.handle.clone(), rotation, loops.cancel.clone());
-        loops.add("rotation of authorities", authorities);
+        loops.add_blocking("rotation of authorities", authorities);
     }
 }
 

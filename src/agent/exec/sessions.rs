@@ -39,7 +39,8 @@ impl InstanceSessions for ClusterSessions {
         if node == self.node {
             return self.here.begin(caller, instance, request, inputs).await;
         }
-        let client = self.agents.client(&node).map_err(SessionError::Away)?;
+        let client = self.agents.client(&node).await;
+        let client = client.map_err(SessionError::Away)?;
         let client = client.for_caller(caller);
         let assignment = &instance.assignment.value;
         let (namespace, workload, id) = (
@@ -64,7 +65,8 @@ impl InstanceSessions for ClusterSessions {
         if node == self.node {
             return self.here.usage(node, instances).await;
         }
-        let client = self.agents.client(node).map_err(SessionError::Away)?;
+        let client = self.agents.client(node).await;
+        let client = client.map_err(SessionError::Away)?;
         let usage = client.node_usage(node).await;
         usage.map_err(|error| refused(node, &error))
     }
@@ -73,7 +75,8 @@ impl InstanceSessions for ClusterSessions {
         if node == self.node {
             return self.here.measurements(node).await;
         }
-        let client = self.agents.client(node).map_err(SessionError::Away)?;
+        let client = self.agents.client(node).await;
+        let client = client.map_err(SessionError::Away)?;
         let measured = client.node_metrics(node).await;
         measured.map_err(|error| refused(node, &error))
     }

@@ -39,14 +39,19 @@ const ACME: &str = "acme:";
 
 /// What `kat-ingress` serves on this machine. Revisions are 0: the files count them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct IngressContent {
-    pub(crate) settings: IngressSettings,
-    pub(crate) routes: IngressRoutes,
-    pub(crate) upstreams: IngressUpstreams,
-    pub(crate) certificates: IngressCertificates,
-    pub(crate) challenges: IngressChallenges,
+pub struct IngressContent {
+    /// The settings of all routes.
+    pub settings: IngressSettings,
+    /// The routes of this machine.
+    pub routes: IngressRoutes,
+    /// The instances behind them.
+    pub upstreams: IngressUpstreams,
+    /// The certificates of their hosts.
+    pub certificates: IngressCertificates,
+    /// Answers to challenges.
+    pub challenges: IngressChallenges,
     /// Revision of the store of the newest challenge; 0 without any.
-    pub(crate) newest_challenge: i64,
+    pub newest_challenge: i64,
 }
 
 impl IngressContent {
@@ -58,7 +63,7 @@ impl IngressContent {
 
 /// Reads what the machine serves. Certificates and passwords are opened with its private key; what does
 /// not open leaves its routes without a certificate, or without any user.
-pub(crate) fn content(entries: &MirrorEntries, node: &str, key: &[u8; 32]) -> IngressContent {
+pub fn content(entries: &MirrorEntries, node: &str, key: &[u8; 32]) -> IngressContent {
     let mut content = IngressContent {
         settings: settings(entries, node),
         ..IngressContent::default()

@@ -76,10 +76,7 @@ impl IngressFollower {
         loop {
             pulse.beat();
             let state = self.state.snapshot();
-            let is_new = state.confirmed
-                && written
-                    .as_ref()
-                    .is_none_or(|before| !self.is_same(&state, before));
+            let is_new = needs_new_files(&state, written.as_deref(), &self.identity.node);
             let done = async {
                 if is_new {
                     serves = self.write(&state).await?;
@@ -125,19 +122,6 @@ impl IngressFollower {
                 return;
             }
         }
-    }
-
-    /// Whether nothing changed that the files depend on.
-    fn is_same(&self, state: &MirrorState, before: &Arc<MirrorState>) -> bool {
-        let routes = keys::desired_routes(&self.identity.node);
-        let prefixes = [
-            routes.as_str(),
-            keys::NETWORK,
-            keys::CONFIG,
-            keys::ACME_CHALLENGES,
-        ];
-        let mut prefixes = prefixes.into_iter();
-        prefixes.all(|prefix| state.same_below(before, prefix))
     }
 
     /// Writes the files. Returns whether there is something to serve.
@@ -294,6 +278,23 @@ impl IngressFollower {
         tracing::info!("this machine serves no routes any more; their keys are removed");
         Ok(())
     }
+}
+
+/// Whether the files have to be written: the copy is confirmed, and something that the files depend on
+/// differs from the copy that was written last. `written` is `None` after the start of the agent.
+pub fn needs_new_files(state: &MirrorState, written: Option<&MirrorState>, node: &str) -> bool {
+    let routes = keys::desired_routes(node);
+    let prefixes = [
+        routes.as_str(),
+        keys::NETWORK,
+        keys::CONFIG,
+        keys::ACME_CHALLENGES,
+    ];
+    let is_same = |before: &MirrorState| {
+        let mut prefixes = prefixes.iter();
+        prefixes.all(|prefix| state.same_below(before, prefix))
+    };
+    state.confirmed && !written.is_some_and(is_same)
 }
 
 /// Starts the socket, and enables it only once it holds its ports: at the next boot an enabled one would

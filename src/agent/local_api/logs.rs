@@ -246,7 +246,8 @@ impl InstanceLogs for ClusterLogs {
         if node == self.node {
             return self.here.open(instance, query).await;
         }
-        let client = self.agents.client(&node).map_err(LogsError::Away)?;
+        let client = self.agents.client(&node).await;
+        let client = client.map_err(LogsError::Away)?;
         let assignment = &instance.assignment.value;
         let lines = client
             .logs(
@@ -282,7 +283,8 @@ impl InstanceLogs for ClusterLogs {
         if node == self.node {
             return self.here.open_gone(workload, node, instance, query).await;
         }
-        let client = self.agents.client(node).map_err(LogsError::Away)?;
+        let client = self.agents.client(node).await;
+        let client = client.map_err(LogsError::Away)?;
         let query = LogQuery {
             gone_of: Some(workload.uid.clone()),
             ..query
@@ -345,7 +347,7 @@ impl ClusterLogs {
         workload: &LoggedWorkload,
         node: &str,
     ) -> Result<Vec<GoneInstance>, String> {
-        let client = self.agents.client(node)?;
+        let client = self.agents.client(node).await?;
         let LoggedWorkload {
             namespace,
             name,

@@ -935,7 +935,7 @@ fn certificate_loops(
         state: cluster.state.clone(),
         changed: Arc::clone(&changed),
     };
-    loops.add("succession of authorities", succession.run(cancel.clone()));
+    loops.add_blocking("succession of authorities", succession.run(cancel.clone()));
     let renewal = CertificateRenewal {
         identity: Arc::clone(identity),
         keys: keys.clone(),
@@ -1011,6 +1011,7 @@ pub(super) async fn tools(
         overlay_address: identity.overlay_address(),
         root: root.clone(),
         monotonic: Arc::new(crate::cluster::machine::monotonic_microseconds),
+        clock: Arc::new(Timestamp::now),
         limits_enforced: crate::cluster::machine::limits_enforced(),
         network: Arc::new(crate::health::probe::OverlayProbeNetwork),
         volumes: Arc::new(Volumes::new(&root, base, config)),

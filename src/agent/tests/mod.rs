@@ -151,6 +151,7 @@ impl Bench {
             overlay_address: Ipv4Addr::new(10, 100, 0, 1),
             root: tree.clone(),
             monotonic: Arc::new(move || microseconds(started)),
+            clock: Arc::new(jiff::Timestamp::now),
             limits_enforced: true,
             network: Arc::<Answers>::clone(&answers),
             volumes: Arc::new(

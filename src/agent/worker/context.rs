@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
+
 use super::{
     JOB_MARGIN, LONGEST_DUE, LONGEST_SLEEP, WorkerError, WorkerTools, ignore_missing,
     running::{
@@ -81,6 +83,10 @@ impl UserContext {
     /// Microseconds of the monotonic clock.
     pub(crate) fn now(&self) -> u64 {
         (self.tools.monotonic)()
+    }
+
+    pub(crate) fn wall_time(&self) -> Timestamp {
+        (self.tools.clock)()
     }
 
     pub(crate) fn home(&self) -> PathBuf {

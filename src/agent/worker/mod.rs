@@ -25,6 +25,7 @@ use std::{
 };
 
 use futures_util::{FutureExt, StreamExt};
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -91,6 +92,8 @@ pub struct WorkerTools {
     pub root: Root,
     /// Microseconds of the monotonic clock, as systemd counts them.
     pub monotonic: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// The wall clock.
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Whether the machine enforces limits (cgroup v2 with its controllers).
     pub limits_enforced: bool,
     /// Connects probes to instances.

@@ -76,35 +76,42 @@ pub fn check(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> Res
     if caller.sees_only_this_machine() {
         return Err(no_store_error(None));
     }
+    let of_namespace = match target.namespace {
+        Some(namespace) => format!("of the namespace `{namespace}`"),
+        None => "of this namespace".to_owned(),
+    };
     let (needed, hint) = match access {
         RouteAccess::Anyone | RouteAccess::Authenticated | RouteAccess::KnownKey => {
-            ("a token or a certificate", None)
+            ("a token or a certificate".to_owned(), None)
         }
         RouteAccess::ReadCluster
         | RouteAccess::ReadMachine
         | RouteAccess::ReadNode
-        | RouteAccess::BeforeJoin => ("the scope `admin` or `read`", None),
+        | RouteAccess::BeforeJoin => ("the scope `admin` or `read`".to_owned(), None),
         RouteAccess::ReadOverview => (
-            "the scope `admin` or `read`, or the certificate of a machine",
+            "the scope `admin` or `read`, or the certificate of a machine".to_owned(),
             None,
         ),
         RouteAccess::ReadNamespace => (
-            "the scope `admin`, `read` or `deploy` of this namespace",
+            format!("the scope `admin`, `read` or `deploy` {of_namespace}"),
             None,
         ),
         RouteAccess::ReadFiles => (
-            "the scope `admin` or `deploy` of this namespace",
+            format!("the scope `admin` or `deploy` {of_namespace}"),
             Some("files hold values of environment variables, which the scope `read` does not see"),
         ),
-        RouteAccess::Deploy => ("the scope `admin` or `deploy` of this namespace", None),
-        RouteAccess::Admin => ("the scope `admin`", None),
-        RouteAccess::Leave => (
-            "the scope `admin`, or the certificate of this very machine",
+        RouteAccess::Deploy => (
+            format!("the scope `admin` or `deploy` {of_namespace}"),
             None,
         ),
-        RouteAccess::Report => ("the certificate of this very machine", None),
+        RouteAccess::Admin => ("the scope `admin`".to_owned(), None),
+        RouteAccess::Leave => (
+            "the scope `admin`, or the certificate of this very machine".to_owned(),
+            None,
+        ),
+        RouteAccess::Report => ("the certificate of this very machine".to_owned(), None),
         RouteAccess::Join => (
-            "a token for joining",
+            "a token for joining".to_owned(),
             Some("`katcall token create --join` makes one"),
         ),
     };
@@ -556,6 +563,15 @@ mod tests {
             refused,
             Err(ApiError::Forbidden { hint: None, .. })
         ));
+        // The error names the namespace that the files mean.
+        let refused = check(RouteAccess::Deploy, &deploy("shop"), other).unwrap_err();
+        let ApiError::Forbidden { message, .. } = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(
+            message.ends_with("it needs the scope `admin` or `deploy` of the namespace `default`"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -107,8 +107,15 @@ fn every_example_has_no_mistakes_and_takes_effect() {
         let folder = entry.unwrap().path();
         let bundle = parsed(&read_folder(&folder).unwrap());
         assert_eq!(lines(&not_yet(&bundle)), "", "{}", folder.display());
-        assert!(bundle.workload.is_some() && bundle.load_balancer.is_some());
+        assert!(bundle.workload.is_some(), "{}", folder.display());
+        // A Job has no ports, and every other example has some.
+        assert_ne!(
+            bundle.job.is_some(),
+            bundle.load_balancer.is_some(),
+            "{}",
+            folder.display()
+        );
         tried += 1;
     }
-    assert!(tried >= 6, "only {tried} examples");
+    assert!(tried >= 9, "only {tried} examples");
 }

@@ -61,7 +61,8 @@ pub(crate) enum CaCommand {
     /// and credentials: change them where they come from, and write the new ones with `katcall secret
     /// set` and `katcall registry login`. The machine that leads sees each token that is used, and the
     /// first machine keeps one in /etc/kat/admin.conf: make another one where it is used, and revoke
-    /// the listed one with `katcall token revoke`.
+    /// the listed one with `katcall token revoke`. The key of ingress-ca is in the store as well: replace
+    /// it with `katcall ca rotate ingress-ca`.
     Exposed {
         /// Output format
         #[arg(short, long, default_value = "table")]

@@ -3,7 +3,10 @@
 use clap::Args;
 
 use super::{super::time, NamespaceOption};
-use crate::commands::sessions::{cp, port_forward};
+use crate::{
+    commands::sessions::{cp, port_forward},
+    references::LabelSelector,
+};
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
@@ -65,6 +68,8 @@ pub(crate) struct TopArgs {
     /// `nodes`, `instances`, or some machines, instances or workloads [default: instances]
     #[arg(value_name = "KIND|[KIND/]NAME")]
     pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selector: LabelSelector,
     #[command(flatten)]
     pub(crate) namespace: NamespaceOption,
     /// All namespaces

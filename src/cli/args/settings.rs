@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::{super::time, DocumentFormat, OutputFormat, TokenFormat};
+use super::{super::time, DocumentFormat, OutputFormat, TokenFormat, examples};
 use crate::commands::cluster::token;
 
 #[derive(Debug, Args)]
@@ -16,6 +16,7 @@ pub(crate) struct TokenArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
     /// Create a token; its secret is printed once
+    #[command(after_help = examples::TOKEN_CREATE)]
     Create {
         /// Scope of the token: admin, read, or deploy:NAMESPACE
         #[arg(

@@ -894,11 +894,43 @@ async fn a_flood_ends_its_connection() {
     .await;
 }
 
+/// h2 answers them without a bound; KAT counts them before.
+#[tokio::test]
+async fn a_client_that_reads_has_a_bound_on_its_pings_and_settings() {
+    let ping = frame(PING, 0, 0, &[7; 8]);
+    let acknowledged = frame(PING, ACK, 0, &[7; 8]);
+    let head = get_with(&[]);
+    check_reactions(vec![
+        (
+            "five thousand pings",
+            begun(&[ping.repeat(5000)]),
+            Reaction::End,
+        ),
+        (
+            "five thousand answers to pings that nobody sent",
+            begun(&[acknowledged.repeat(5000)]),
+            Reaction::End,
+        ),
+        (
+            "five thousand settings",
+            begun(&[setting(4, 70_000).repeat(5000)]),
+            Reaction::End,
+        ),
+        (
+            "nine hundred pings",
+            begun(&[ping.repeat(900), whole(&head)]),
+            SERVED,
+        ),
+    ])
+    .await;
+}
+
 #[tokio::test]
 async fn a_flood_whose_answers_are_not_taken_is_cut_off() {
     let (files, root) = shop(measures().await);
     let limits = IngressLimits {
         write: Duration::from_millis(300),
+        control_frames: u32::MAX,
         ..IngressLimits::default()
     };
     let proxy = Proxy::with_limits(&files, limits).await;

@@ -3,7 +3,15 @@
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -35,8 +43,10 @@ use kat_plan::{
 /// Longest connection, and longest request.
 const CONNECT: Duration = Duration::from_secs(10);
 const WHOLE: Duration = Duration::from_secs(30);
-/// Longest answer, in bytes.
-const LONGEST_ANSWER: usize = 1 << 20;
+/// Longest chain of a certificate, and longest other answer, in bytes: JSON becomes many times as large in
+/// memory.
+const LONGEST_CHAIN: usize = 256 << 10;
+const LONGEST_ANSWER: usize = 64 << 10;
 /// Longest URL of an account or an order that is kept, in bytes.
 const LONGEST_URL: usize = 2048;
 /// Longest text of a server that is kept, in characters.
@@ -72,7 +82,9 @@ impl AcmeServer for InstantAcme {
         let said = Arc::new(Mutex::new(LastAnswer::default()));
         // The certificates that the machine trusts are read from disk.
         let known = Arc::clone(&said);
-        let built = tokio::task::spawn_blocking(move || BoundedClient::new(known)).await;
+        let awaits_chain = Arc::<AtomicBool>::default();
+        let awaited = Arc::clone(&awaits_chain);
+        let built = tokio::task::spawn_blocking(move || BoundedClient::new(known, awaited)).await;
         let client = match built {
             Ok(Ok(client)) => client,
             Ok(Err(error)) => return failed(AcmeFailureKind::Unreachable, innermost(&error), None),
@@ -82,6 +94,7 @@ impl AcmeServer for InstantAcme {
             directory: &question.directory,
             client,
             said,
+            awaits_chain,
         };
         server.ask(question).await
     }
@@ -107,22 +120,67 @@ impl LastAnswer {
     }
 }
 
+/// How long an answer may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AnswerBound {
+    /// The chain of a certificate, which is no JSON.
+    Chain,
+    Other,
+}
+
+impl AnswerBound {
+    /// A failure is JSON, also where a chain is awaited.
+    fn of(awaits_chain: &AtomicBool, status: StatusCode) -> Self {
+        match status.is_success() && awaits_chain.load(Relaxed) {
+            true => Self::Chain,
+            false => Self::Other,
+        }
+    }
+
+    const fn bytes(self) -> usize {
+        match self {
+            Self::Chain => LONGEST_CHAIN,
+            Self::Other => LONGEST_ANSWER,
+        }
+    }
+
+    /// Adds a part of an answer to what was read of it before.
+    fn add(self, read: &mut Vec<u8>, part: &[u8]) -> Result<(), Error> {
+        if part.len() > self.bytes().saturating_sub(read.len()) {
+            return Err(Error::Str(match self {
+                Self::Chain => "a certificate of at most 256 KiB",
+                Self::Other => "an answer of at most 64 KiB",
+            }));
+        }
+        read.extend_from_slice(part);
+        Ok(())
+    }
+}
+
 /// A client whose answers are bounded.
 #[derive(Clone)]
 struct BoundedClient {
     http: reqwest::Client,
     said: Arc<Mutex<LastAnswer>>,
+    awaits_chain: Arc<AtomicBool>,
 }
 
 impl BoundedClient {
-    fn new(said: Arc<Mutex<LastAnswer>>) -> Result<Self, reqwest::Error> {
+    fn new(
+        said: Arc<Mutex<LastAnswer>>,
+        awaits_chain: Arc<AtomicBool>,
+    ) -> Result<Self, reqwest::Error> {
         let http = reqwest::Client::builder()
             .https_only(true)
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT)
             .timeout(WHOLE)
             .build()?;
-        Ok(Self { http, said })
+        Ok(Self {
+            http,
+            said,
+            awaits_chain,
+        })
     }
 
     async fn send(self, request: Request<BodyWrapper<Bytes>>) -> Result<BytesResponse, Error> {
@@ -144,12 +202,10 @@ impl BoundedClient {
         let mut response = self.http.execute(request).await.map_err(other)?;
         let (status, headers) = (response.status(), response.headers().clone());
         *self.said.lock() = LastAnswer::of(status, &headers, Timestamp::now());
+        let bound = AnswerBound::of(&self.awaits_chain, status);
         let mut body = Vec::new();
         while let Some(part) = response.chunk().await.map_err(other)? {
-            if body.len() + part.len() > LONGEST_ANSWER {
-                return Err(Error::Str("an answer of at most 1 MiB"));
-            }
-            body.extend_from_slice(&part);
+            bound.add(&mut body, &part)?;
         }
         checked(&method, status, headers, body)
     }
@@ -238,6 +294,8 @@ struct Server<'a, C> {
     directory: &'a str,
     client: C,
     said: Arc<Mutex<LastAnswer>>,
+    /// The next answer without a failure is the chain of a certificate.
+    awaits_chain: Arc<AtomicBool>,
 }
 
 impl<C: HttpClient + Clone> Server<'_, C> {
@@ -485,12 +543,16 @@ impl<C: HttpClient + Clone> Server<'_, C> {
                 after: self.retry_after(),
             }),
             OrderStatus::Invalid => Ok(refused(&mut order).await),
-            OrderStatus::Valid => match order.certificate().await? {
-                Some(chain) => Ok(AcmeReply::Certificate(chain)),
-                None => Ok(AcmeReply::Pending {
-                    after: self.retry_after(),
-                }),
-            },
+            OrderStatus::Valid => {
+                // Of a valid order nothing else is read.
+                self.awaits_chain.store(true, Relaxed);
+                match order.certificate().await? {
+                    Some(chain) => Ok(AcmeReply::Certificate(chain)),
+                    None => Ok(AcmeReply::Pending {
+                        after: self.retry_after(),
+                    }),
+                }
+            }
         }
     }
 

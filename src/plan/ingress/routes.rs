@@ -399,6 +399,18 @@ fn acme_not_ready(
     })
 }
 
+/// Whether the leader may have to make or order a certificate for the route's hosts: not for one whose
+/// certificate a user has brought.
+pub(super) fn may_use_authority(snapshot: &Snapshot, key: &WorkloadKey, route: &Ingress) -> bool {
+    match &route.tls {
+        IngressTls::Switch(on) => *on,
+        IngressTls::Source(source) => match &source.secret {
+            Some(name) => lacks(snapshot, key, name, &TLS_KEYS).is_some(),
+            None => true,
+        },
+    }
+}
+
 fn lacks(snapshot: &Snapshot, key: &WorkloadKey, name: &str, wanted: &[&str]) -> Option<String> {
     let namespace = &key.namespace;
     let Some(stored) = snapshot.secrets.get(&SecretKey::new(namespace, name)) else {

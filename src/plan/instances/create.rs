@@ -18,8 +18,8 @@ use crate::{
 use kat_types::{
     api::{InstancePhase, NodePhase},
     assignment::{
-        AssignedRun, Assignment, BOUND_SCHEMA, BoundSchedule, DesiredRun, PREPARED_SCHEMA,
-        WorkloadUser, needed_schema, needs_crun,
+        AssignedRun, Assignment, BoundSchedule, DesiredRun, PREPARED_SCHEMA, WorkloadUser,
+        needed_schema, needs_crun,
     },
     encoding::json,
     machine::network::node_address,
@@ -241,7 +241,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         let mut container = assignment.container.clone();
         set_index(&mut container, slot);
         let assignment = Assignment {
-            schema: assignment.schema.max(BOUND_SCHEMA),
+            schema: assignment.schema.max(bound.schema()),
             volumes: self.assigned_volumes(&spec.volumes, &spec.together(), slot, node),
             container,
             bound: Some(bound),

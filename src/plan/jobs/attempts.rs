@@ -7,13 +7,10 @@ use jiff::Timestamp;
 
 use super::per_node::{self, MachineState};
 use kat_types::{
-    backoff::Backoff,
+    backoff::RUN_PAUSES,
     reason::Reason,
     store::jobs::{AttemptEnd, JobRunRecord, MOST_ATTEMPTS, RunAttempt, RunPhase},
 };
-
-/// Pauses after failed instances of a run.
-const PAUSES: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(360));
 
 /// An instance of a run as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -293,7 +290,7 @@ pub(super) fn pause_until(
     now: Timestamp,
 ) -> Option<Timestamp> {
     let last = last?;
-    let pause = PAUSES.after(failures.saturating_sub(1));
+    let pause = RUN_PAUSES.after(failures.saturating_sub(1));
     let until = last.checked_add(pause).unwrap_or(last);
     // The clock of the leader that noted the failure may have been ahead.
     let waits = until.duration_since(now).unsigned_abs() <= pause && until > now;

@@ -18,6 +18,8 @@ use crate::{
 use kat_types::{
     api::{BoundReport, BoundRun, EventKind, InstancePhase, MOST_BOUND_RUNS, NodePhase},
     assignment::{Assignment, BOUND_SCHEMA, BoundSchedule, DesiredRun},
+    backoff::RUN_PAUSES,
+    machine::bound_runs::MOST_BOUND_RETRIES,
     reason::{EventReason, Reason},
     resource::{
         CatchUp, Completions, ConcurrencyPolicy, JobSpec, OnNodeLoss, OnPartition,
@@ -101,8 +103,7 @@ pub(super) fn may_be_bound(spec: &JobSpec, workload: &WorkloadSpec) -> bool {
         && !spec.suspend
         && spec.completions == Completions::Count(1)
         && spec.concurrency_policy == ConcurrencyPolicy::Forbid
-        && spec.catch_up == CatchUp::None
-        && spec.backoff_limit == 0
+        && may_retry(spec.backoff_limit)
         && spec.jitter_seconds <= MOST_JITTER
         && is_long
         && workload.restart_policy.condition == RestartCondition::Never
@@ -115,6 +116,11 @@ pub(super) fn may_be_bound(spec: &JobSpec, workload: &WorkloadSpec) -> bool {
         && workload.gpu().is_none()
         && !volumes.any(|volume| volume.host_mount.is_some() || volume.files.is_some())
         && in_place(workload)
+}
+
+/// Whether a machine tries a run so often again.
+fn may_retry(backoff_limit: u32) -> bool {
+    usize::try_from(backoff_limit).is_ok_and(|limit| limit <= MOST_BOUND_RETRIES)
 }
 
 /// Whether a report is about the assignment as it is. An earlier report is followed by a later one.
@@ -139,6 +145,10 @@ fn is_usable(
         && report.handled <= latest
         && report.runs.len() <= MOST_BOUND_RUNS
         && report.runs.iter().all(is_later)
+        && report
+            .runs
+            .iter()
+            .all(|run| run.failed.len() <= MOST_BOUND_RETRIES)
 }
 
 /// Whether the machine's own assignment says that it gives the schedule back.
@@ -176,16 +186,13 @@ fn record_of(
             Some(Reason::DeadlineExceeded),
             end.message.clone(),
         ),
-        (Some(end), None) => (
-            RunPhase::Failed,
-            Some(Reason::BackoffLimitExceeded),
-            format!(
-                "one instance failed, and backoffLimit is 0; the last: {}",
-                end.message
-            ),
-        ),
+        (Some(end), None) => {
+            let (reason, message) = failure(bound, run, end);
+            (RunPhase::Failed, Some(reason), message)
+        }
     };
-    let failed = run.end.as_ref().filter(|end| !end.succeeded);
+    let last = run.end.as_ref().filter(|end| !end.succeeded);
+    let last_failure = last.or(run.failed.last());
     JobRunRecord {
         schema: 1,
         workload_uid: assignment.workload_uid.clone(),
@@ -195,7 +202,7 @@ fn record_of(
         created: run.started,
         completions: 1,
         parallelism: 1,
-        backoff_limit: 0,
+        backoff_limit: bound.backoff_limit,
         bound: true,
         deadline_seconds: bound.deadline_seconds,
         phase,
@@ -207,16 +214,71 @@ fn record_of(
             RunPhase::Succeeded => [0].into(),
             RunPhase::Active | RunPhase::Failed | RunPhase::Cancelled => [].into(),
         },
-        failures: u32::from(failed.is_some()),
-        last_failure: failed.map(|end| end.at),
-        attempts: vec![RunAttempt {
-            instance: live.id.to_owned(),
-            node: live.node.to_owned(),
-            index: 0,
-            end: run.end.clone(),
-        }],
+        failures: failures(run),
+        last_failure: last_failure.map(|end| end.at),
+        attempts: attempts(live, run),
         ..before
     }
+}
+
+/// Why a run has failed whose last attempt ended so.
+fn failure(bound: &BoundSchedule, run: &BoundRun, end: &AttemptEnd) -> (Reason, String) {
+    let count = failures(run);
+    let failed = match count {
+        1 => "one instance failed".to_owned(),
+        count => format!("{count} instances failed"),
+    };
+    let last = &end.message;
+    let limit = bound.backoff_limit;
+    if count > limit {
+        let message = format!("{failed}, and backoffLimit is {limit}; the last: {last}");
+        return (Reason::BackoffLimitExceeded, message);
+    }
+    let next = end
+        .at
+        .checked_add(RUN_PAUSES.after(count.saturating_sub(1)));
+    let deadline = bound.deadline_seconds.and_then(|seconds| {
+        let seconds = SignedDuration::from_secs(i64::from(seconds));
+        run.started.checked_add(seconds).ok()
+    });
+    match (next, deadline) {
+        (Ok(next), Some(deadline)) if next >= deadline => {
+            let message = format!(
+                "{failed}, and the next one would have begun after the deadline, {deadline}; the last: {last}"
+            );
+            (Reason::DeadlineExceeded, message)
+        }
+        _ => {
+            let message = format!(
+                "{failed}, and its machine began no further one before the deadline, a later run or the end of its schedule; the last: {last}"
+            );
+            let reason = match Reason::from_word(&end.reason) {
+                Some(Reason::ProgramFailed) => Reason::ProgramFailed,
+                _ => Reason::Interrupted,
+            };
+            (reason, message)
+        }
+    }
+}
+
+/// Number of the attempts of a run that failed.
+fn failures(run: &BoundRun) -> u32 {
+    let last = run.end.as_ref().filter(|end| !end.succeeded);
+    let earlier = u32::try_from(run.failed.len()).unwrap_or(u32::MAX);
+    earlier.saturating_add(u32::from(last.is_some()))
+}
+
+/// The attempts of a run, all of them by one instance. Between two, none is open.
+fn attempts(live: &LiveInstance<'_>, run: &BoundRun) -> Vec<RunAttempt> {
+    let ends = run.failed.iter().cloned().map(Some);
+    let last = (!run.paused).then(|| run.end.clone());
+    let attempt = |end| RunAttempt {
+        instance: live.id.to_owned(),
+        node: live.node.to_owned(),
+        index: 0,
+        end,
+    };
+    ends.chain(last).map(attempt).collect()
 }
 
 /// A run of which its machine has nothing any more.
@@ -227,9 +289,9 @@ fn lost(before: &JobRunRecord, now: Timestamp) -> JobRunRecord {
     record.reason = Reason::Interrupted.into();
     record.message = message.to_owned();
     record.finished = Some(now);
-    record.failures = 1;
-    record.last_failure = Some(now);
     for attempt in record.attempts.iter_mut().filter(|one| one.end.is_none()) {
+        record.failures = record.failures.saturating_add(1);
+        record.last_failure = Some(now);
         attempt.end = Some(AttemptEnd {
             at: now,
             succeeded: false,
@@ -311,8 +373,10 @@ impl WorkloadPlanner<'_, '_, '_> {
         let is_other = live.assignment.generation != self.entry.meta.value.generation;
         let waits = active().any(|run| !run.value.bound);
         let schemas = self.schemas();
+        let bound = live.assignment.bound.as_ref();
+        let needed = bound.map_or(BOUND_SCHEMA, BoundSchedule::schema);
         // It would begin the runs itself where it leads.
-        let is_earlier = |schema: Option<u32>| schema.is_some_and(|schema| schema < BOUND_SCHEMA);
+        let is_earlier = |schema: Option<u32>| schema.is_some_and(|schema| schema < needed);
         let is_withdrawn = job.state.suspended.is_some()
             || is_other
             || !live.current
@@ -460,8 +524,11 @@ impl WorkloadPlanner<'_, '_, '_> {
                 record.message.as_str(),
             ),
         };
-        let message = format!("run {number}: {message}");
-        self.workload_event(kind, reason, message);
+        // A further attempt of an active run is no news.
+        if revision == 0 || !record.is_active() {
+            let message = format!("run {number}: {message}");
+            self.workload_event(kind, reason, message);
+        }
         let run_key = keys::job_run(&self.key.namespace, &self.key.name, key);
         conditions.push(Compare::ModRevision(run_key.clone(), revision));
         self.group.put(run_key, &record);
@@ -597,7 +664,6 @@ impl WorkloadPlanner<'_, '_, '_> {
             || !may_be_bound(job.spec, spec)
             // A large assignment would not be written together with the state.
             || parsed.carried.is_some()
-            || !self.all_know_bound()
         {
             return;
         }
@@ -615,9 +681,14 @@ impl WorkloadPlanner<'_, '_, '_> {
             jitter_seconds: job.spec.jitter_seconds,
             starting_deadline_seconds: job.spec.starting_deadline_seconds,
             deadline_seconds: job.spec.active_deadline_seconds,
+            backoff_limit: job.spec.backoff_limit,
+            catch_up: Some(job.spec.catch_up).filter(|one| *one != CatchUp::None),
             handled,
             closed: false,
         };
+        if !self.all_know(bound.schema()) {
+            return;
+        }
         // Without a place the leader begins the runs, and says what keeps them from one.
         let Ok(instance) = self.create_bound(parsed, bound) else {
             return self.flush_gathered();
@@ -629,10 +700,10 @@ impl WorkloadPlanner<'_, '_, '_> {
         self.commit_state(job, before, Vec::new(), "the schedule");
     }
 
-    /// Whether each machine knows such assignments: an earlier leader would begin the runs itself.
-    fn all_know_bound(&self) -> bool {
+    /// Whether each machine knows assignments of this schema: an earlier leader would begin the runs itself.
+    fn all_know(&self, needed: u32) -> bool {
         let mut schemas = self.schemas().into_iter();
-        schemas.all(|schema| schema.is_some_and(|schema| schema >= BOUND_SCHEMA))
+        schemas.all(|schema| schema.is_some_and(|schema| schema >= needed))
     }
 
     /// The highest schema of an assignment that each machine knows; `None` for one that has not reported

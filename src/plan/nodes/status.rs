@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{assignment_lag, endpoints, isolation, overlay_down};
+use super::{assignment_lag, closed_ingress_ports, endpoints, isolation, overlay_down};
 use crate::{
     EventWord,
     draft::{Draft, OperationGroup},
@@ -61,6 +61,8 @@ pub(crate) fn plan_nodes(
             assignment_lag::set_condition(&mut status, lag);
             let open = isolation::condition(draft, heard, &before);
             isolation::set_condition(&mut status, open);
+            let closed = closed_ingress_ports::condition(draft, name, heard, &before);
+            closed_ingress_ports::set_condition(&mut status, closed);
         }
         let (phase, mut reason, mut message) = phase(draft, name, node, &before, heard, losses);
         if let Some(frozen) = &frozen
@@ -162,22 +164,26 @@ fn phase(
     if heard.report.is_none() {
         return (before.phase, before.reason.clone(), before.message.clone());
     }
-    let (phase, reason, message) =
-        match (node.registration.value.draining, draft.has_instances(name)) {
-            (true, false) => (
-                NodePhase::Drained,
-                Some(Reason::Drained),
-                "nothing is left on the machine",
+    let (phase, reason, message) = match (
+        node.registration.value.draining,
+        draft.has_instances(name),
+    ) {
+        (true, false) => (
+            NodePhase::Drained,
+            Some(Reason::Drained),
+            "nothing is left on the machine".to_owned(),
+        ),
+        (true, true) => (
+            NodePhase::Draining,
+            Some(Reason::Draining),
+            format!(
+                "its instances are to move elsewhere; `katcall why node {name}` names those that cannot"
             ),
-            (true, true) => (
-                NodePhase::Draining,
-                Some(Reason::Draining),
-                "instances are on their way elsewhere",
-            ),
-            (false, _) => (NodePhase::Ready, None, ""),
-        };
+        ),
+        (false, _) => (NodePhase::Ready, None, String::new()),
+    };
     let reason = Reason::word_or_empty(reason).to_owned();
-    (phase, reason, message.to_owned())
+    (phase, reason, message)
 }
 
 /// Keeps what a report leaves out.

@@ -216,13 +216,31 @@ impl fmt::Display for LeaveObstacle {
     }
 }
 
+/// A move of a workload's data to another machine.
+#[derive(Debug, Clone)]
+pub(crate) struct DataMove {
+    /// How far it is, in a sentence.
+    pub(crate) far: String,
+    /// The last try failed, and is repeated.
+    pub(crate) fails: bool,
+}
+
+impl DataMove {
+    pub(crate) fn reason(&self) -> Reason {
+        match self.fails {
+            true => Reason::VolumeMoveFailing,
+            false => Reason::VolumeMoving,
+        }
+    }
+}
+
 /// What the steps of a plan of one workload leave to be said in its status.
 #[derive(Debug, Default)]
 pub(crate) struct WorkloadOutcome<'b> {
     /// In the order of the steps.
     pub(crate) blocked: Vec<Blocked>,
-    /// How far the move of the workload's data to another machine is.
-    pub(crate) data_moves: Option<String>,
+    /// The move of the workload's data to another machine.
+    pub(crate) data_moves: Option<DataMove>,
     /// What of other workloads its start waits for.
     pub(crate) start_wait: Option<StartWait>,
     /// Slots of a DaemonService whose machines have no room for the present version, or cannot run it.

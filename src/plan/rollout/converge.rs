@@ -35,7 +35,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         self.forgive(all);
         let successors = self.successors(parsed, all, prepared);
         let steps = self.steps(parsed, all, &successors, outcome);
-        let data_moves = outcome.data_moves.as_deref();
+        let data_moves = outcome.data_moves.as_ref();
+        let data_moves = data_moves.map(|moving| moving.far.as_str());
         let apply = |step| self.apply(parsed, step, data_moves).err();
         steps.into_iter().filter_map(apply).collect()
     }

@@ -24,7 +24,7 @@ use crate::{
     InstanceDemand, Snapshot, VolumePlacement, choose, default_requests,
     draft::{Draft, OperationGroup},
     instances::create::health_check_of,
-    rollout::slot::LiveInstance,
+    rollout::{blocked::DataMove, slot::LiveInstance},
     scheduling::{
         host_ports::{of_instance, ports_of},
         machines::Machines,
@@ -120,7 +120,7 @@ pub fn why_it_does_not_fit(
 
 impl WorkloadPlanner<'_, '_, '_> {
     /// Stops instances whose data moves to another machine, and returns how far the move is.
-    pub(crate) fn stop_what_moves(&mut self, all: &[LiveInstance<'_>]) -> Option<String> {
+    pub(crate) fn stop_what_moves(&mut self, all: &[LiveInstance<'_>]) -> Option<DataMove> {
         let records = self.draft.volumes_of(self.key).into_iter();
         let moving: Vec<_> = records
             .filter_map(|(key, record)| Some((key, record.moving?)))
@@ -139,7 +139,9 @@ impl WorkloadPlanner<'_, '_, '_> {
             moving.first().map(|(_, one)| one),
         );
         let mut has = all.iter();
-        let far = if let Some(live) = has.find(|live| volumes::has(live.assignment, key)) {
+        let has = has.find(|live| volumes::has(live.assignment, key));
+        let fails = has.is_none() && report.is_some_and(|report| !report.message.is_empty());
+        let far = if let Some(live) = has {
             let away = match live.away {
                 true => ", whose machine does not answer",
                 false => "",
@@ -150,10 +152,13 @@ impl WorkloadPlanner<'_, '_, '_> {
         } else {
             message_of_failure(report, format!("{to} copies it"))
         };
-        Some(format!(
-            "the data of its volume {} is on its way from {from} to {to}: {far}",
-            key.volume
-        ))
+        let volume = &key.volume;
+        Some(DataMove {
+            far: format!(
+                "the data of its volume {volume} is on its way from {from} to {to}: {far}"
+            ),
+            fails,
+        })
     }
 
     /// The command that moves an instance which its data pins to its machine; empty if none does.

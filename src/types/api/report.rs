@@ -622,7 +622,13 @@ pub struct BoundRun {
     /// When it began.
     #[schemars(with = "String")]
     pub started: Timestamp,
-    /// How it ended; absent while it runs.
+    /// How its attempts before the last one ended. At most 10.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<AttemptEnd>,
+    /// Its next attempt has not begun; `failed` has all attempts.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// How its last attempt ended; absent while the run is not over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<AttemptEnd>,
 }

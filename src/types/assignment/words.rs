@@ -17,8 +17,8 @@ use crate::{
 };
 
 /// Highest schema of an assignment that this version understands.
-pub const ASSIGNMENT_SCHEMA: u32 = if BOUND_SCHEMA > FIELD_SCHEMA {
-    BOUND_SCHEMA
+pub const ASSIGNMENT_SCHEMA: u32 = if BOUND_RETRIES_SCHEMA > FIELD_SCHEMA {
+    BOUND_RETRIES_SCHEMA
 } else {
     FIELD_SCHEMA
 };
@@ -32,6 +32,20 @@ const FIELD_SCHEMA: u32 = if SPEC_SCHEMA > Container::HIGHEST_SCHEMA {
 /// Lowest schema of an assignment with [`Assignment::bound`]: an earlier agent would start its program at
 /// once, and an earlier leader would begin the runs itself.
 pub const BOUND_SCHEMA: u32 = 11;
+
+/// Lowest schema of an assignment whose machine tries failed runs again or makes up for missed times: an
+/// earlier agent would do neither, and an earlier leader would not know of it.
+pub const BOUND_RETRIES_SCHEMA: u32 = 13;
+
+impl BoundSchedule {
+    /// Lowest schema of an assignment with this.
+    pub fn schema(&self) -> u32 {
+        match (self.backoff_limit, self.catch_up) {
+            (0, None) => BOUND_SCHEMA,
+            _ => BOUND_RETRIES_SCHEMA,
+        }
+    }
+}
 
 const SPEC_SCHEMA: u32 = highest_schema(SCHEMAS);
 

@@ -325,6 +325,7 @@ fn exposed_values_are_a_table_with_what_to_do() {
     let value = |kind: &str, name: &str| json!({"kind": kind, "namespace": "shop", "name": name, "updated": ago(7300)});
     let found = json!({"sealedSince": ago(3700), "unread": 1,
         "items": [value("Secret", "db"), value("RegistryLogin", "example.com"),
+            {"kind": "Authority", "namespace": "", "name": "ingress-ca", "updated": ago(7300)},
             {"kind": "Token", "namespace": "", "name": "abcdefghijkl", "updated": ago(7300)}]});
     fake.instead(&path, 200, found);
     let program = Program::of(&fake);
@@ -334,6 +335,7 @@ fn exposed_values_are_a_table_with_what_to_do() {
     KIND            NAMESPACE   NAME           AGE   TO DO
     Secret          shop        db             2h    change it, then: katcall secret set db -n shop
     RegistryLogin   shop        example.com    2h    change it, then: katcall registry login example.com -n shop
+    Authority       -           ingress-ca     2h    replace it: katcall ca rotate ingress-ca
     Token           -           abcdefghijkl   2h    make another where it is used, then: katcall token revoke abcdefghijkl
     --- stderr
     these are from before the recovery key was replaced, 1h ago: whoever had root on a machine that held the store, or the earlier key and a backup, may know them
@@ -344,6 +346,7 @@ fn exposed_values_are_a_table_with_what_to_do() {
     --- stdout
     secret/shop/db
     registrylogin/shop/example.com
+    authority/ingress-ca
     token/abcdefghijkl
     ");
     let printed = program.run(&["ca", "exposed", "-o", "json"]);

@@ -233,12 +233,102 @@ fn no_line_is_wider_than_the_terminal_and_no_machine_is_cut() {
     }
 }
 
+/// Jobs with their runs, routes and virtual addresses, with texts as people have them.
+fn of_jobs_and_routes() -> Fake {
+    let fake = Fake::start();
+    let job = |name: &str, status: Value| {
+        let mut item = workload(name, "Scheduled", [1, 0, 0]);
+        item["spec"]["type"] = "Job".into();
+        item["spec"]["job"] = json!({"schedule": "15 3 * * *", "timeZone": "Europe/Berlin"});
+        item["status"]["job"] = status;
+        item
+    };
+    let last = || {
+        json!({"active": 0, "lastNumber": 12, "lastPhase": "Succeeded",
+        "lastFinished": ago(75_000), "next": ago(-10_830)})
+    };
+    let mut suspended = last();
+    suspended["suspended"] = true.into();
+    let mut due = last();
+    due["next"] = ago(5).into();
+    let jobs = [
+        job("backup", last()),
+        job("reports", suspended),
+        job("sweep", due),
+        workload("web", "Running", [1, 1, 1]),
+    ];
+    fake.list(WORKLOADS, &jobs);
+    let run = |number: u64, phase: &str, reason: &str| {
+        json!({"kind": "Run",
+            "metadata": {"name": format!("backup-{number}"), "namespace": "default"},
+            "spec": {"workload": "backup", "number": number, "cause": "Schedule",
+                "scheduled": "2026-11-20T03:15:00Z", "completions": 1, "parallelism": 1},
+            "status": {"phase": phase, "reason": reason, "message": "the words of it",
+                "started": ago(75_100), "finished": ago(75_000),
+                "succeeded": u32::from(phase == "Succeeded"),
+                "failed": u32::from(phase == "Failed"), "exitCode": 3}})
+    };
+    let runs = [
+        run(11, "Failed", "ProgramFailed"),
+        run(12, "Succeeded", "Succeeded"),
+    ];
+    fake.list("/v1alpha1/n/default/runs", &runs);
+    let route = |host: &str, to: &str, reason: &str| {
+        json!({"kind": "Route", "metadata": {"name": format!("{host}/"), "namespace": "default"},
+            "spec": {"workload": "web-frontend", "host": host, "path": "/", "to": to,
+                "issuer": "internal"},
+            "status": {"served": reason == "Served", "reason": reason, "serving": 2, "instances": 3}})
+    };
+    let routes = [
+        route("example.org", "port 8080", "Served"),
+        route(
+            "www.example.org",
+            "redirect to https://example.org",
+            "TlsNotReady",
+        ),
+    ];
+    fake.list("/v1alpha1/n/default/routes", &routes);
+    let address = json!({"kind": "VirtualAddress", "metadata": {"name": "192.168.1.9"},
+        "spec": {"address": "192.168.1.9/24", "interface": "auto", "onLeaderLoss": "keep"},
+        "status": {"holder": MACHINE, "held": true, "since": ago(130)}});
+    fake.list("/v1alpha1/virtual-addresses", &[address]);
+    fake
+}
+
+#[test]
+fn lists_of_jobs_runs_routes_and_addresses_fit_too() {
+    for columns in [80, 120] {
+        let fake = of_jobs_and_routes();
+        let program = Program::of(&fake).variable("COLUMNS", &columns.to_string());
+        for (kind, shown) in [
+            ("jobs", &["in 3h", "suspended", "due"][..]),
+            ("runs", &["backup-11", "Failed"][..]),
+            ("routes", &["www.example.org"][..]),
+            ("addresses", &[MACHINE, "Held"][..]),
+        ] {
+            let text = program.run(&["get", kind]);
+            assert!(text.starts_with("exit: 0\n"), "{kind}: {text}");
+            for word in shown {
+                assert!(text.contains(word), "{word} of {kind}: {text}");
+            }
+            let wide = too_wide(&text, columns);
+            assert!(wide.is_empty(), "{kind} at {columns} columns: {wide:#?}");
+            assert_snapshot!(format!("get-{kind} at {columns} columns"), text);
+        }
+    }
+}
+
 #[test]
 fn screens_of_80_and_120_columns() {
     for columns in [80, 120] {
         let fake = cluster();
         let program = Program::of(&fake).variable("COLUMNS", &columns.to_string());
         for line in [
+            "get workloads",
+            "get namespaces",
+            "get volumes",
+            "get secrets",
+            "get events",
             "get all",
             "ps",
             "history web-frontend",
@@ -247,6 +337,7 @@ fn screens_of_80_and_120_columns() {
             "status",
             "config history",
             "token list",
+            "explain Unschedulable",
         ] {
             let words: Vec<&str> = line.split(' ').collect();
             let text = program.run(&words);

@@ -385,6 +385,38 @@ fn the_run_before_is_asked_for() {
     );
 }
 
+#[test]
+fn a_program_that_wrote_nothing_is_said_to_have_written_nothing() {
+    let fake = two();
+    let program = Program::of(&fake);
+    // The fake sends a log once.
+    let silent = |ids: &[&str], words: &[&str]| {
+        for id in ids {
+            ended(&fake, id, vec![]);
+        }
+        program.run(words)
+    };
+    let both = ["web-aaaaa", "web-bbbbb"];
+    for (name, ids) in [("web", &both[..]), ("web-aaaaa", &both[..1])] {
+        let text = silent(ids, &["logs", name]);
+        assert!(text.starts_with("exit: 0\n--- stderr\n"), "{text}");
+        let said = format!("`{name}` has no lines: its program has written nothing");
+        assert!(text.contains(&said), "{text}");
+        assert!(!text.contains("--- stdout"), "{text}");
+    }
+    let text = silent(&both, &["logs", "web", "--since", "5m"]);
+    assert!(text.contains("`web` has no lines since then"), "{text}");
+    let text = silent(&both, &["logs", "web", "--tail", "0"]);
+    assert!(!text.contains("has no lines"), "{text}");
+
+    // One line of one instance is enough.
+    ended(&fake, "web-aaaaa", vec![line(1, "here")]);
+    ended(&fake, "web-bbbbb", vec![]);
+    let text = program.run(&["logs", "web"]);
+    assert!(text.contains("here"), "{text}");
+    assert!(!text.contains("has no lines"), "{text}");
+}
+
 /// For a workload, the previous run is that of the instance that was restarted. If there was no
 /// earlier run, katcall says so.
 #[test]

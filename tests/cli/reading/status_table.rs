@@ -45,6 +45,7 @@ struct Scene {
     instances: Vec<Value>,
     authorities: Vec<Value>,
     addresses: Vec<Value>,
+    routes: Vec<Value>,
     /// The overview on n4.
     overview: Value,
     /// No machine answers.
@@ -86,6 +87,8 @@ impl Scene {
             ],
             authorities: vec![authority("Settled", "", "2036-11-01T00:00:00Z")],
             addresses: vec![address(json!({"holder": "n2", "held": true}))],
+            routes: vec![route(json!({"served": true, "reason": "Served",
+                "machines": [{"node": "n1", "serves": true}]}))],
             overview: json!({
                 "cluster": "home", "clusterUid": "u", "leader": "n1", "stale": false,
                 "nodes": machines,
@@ -194,6 +197,7 @@ impl Scene {
             "instances",
             "authorities",
             "virtual-addresses",
+            "routes",
             "events",
         ];
         match asked {
@@ -207,6 +211,7 @@ impl Scene {
                 fake.list("/v1alpha1/instances", &self.instances);
                 fake.list("/v1alpha1/authorities", &self.authorities);
                 fake.list("/v1alpha1/virtual-addresses", &self.addresses);
+                fake.list("/v1alpha1/routes", &self.routes);
                 fake.list("/v1alpha1/events", &[]);
             }
             Asked::DeployToken => {
@@ -217,6 +222,7 @@ impl Scene {
                     false => fake.list(WORKLOADS, &self.workloads),
                 }
                 fake.list(INSTANCES, &self.instances);
+                fake.list("/v1alpha1/n/default/routes", &self.routes);
             }
             Asked::UnknownToken => {
                 refuse(&whole, 401, "Unauthorized");
@@ -237,6 +243,7 @@ impl Scene {
                     "config/cluster",
                     "authorities",
                     "virtual-addresses",
+                    "routes",
                 ];
                 refuse(&refused, 403, "Forbidden");
                 fake.instead(
@@ -255,6 +262,22 @@ fn address(status: Value) -> Value {
     json!({"kind": "VirtualAddress", "metadata": {"name": "192.168.1.9"},
         "spec": {"address": "192.168.1.9/24", "interface": "auto", "onLeaderLoss": "keep"},
         "status": status})
+}
+
+/// A route of the running workload with this status.
+fn route(status: Value) -> Value {
+    json!({"kind": "Route", "metadata": {"name": "shop.example/", "namespace": "default"},
+        "spec": {"workload": "web", "host": "shop.example", "path": "/", "to": "port 8080",
+            "issuer": "internal"},
+        "status": status})
+}
+
+/// A route that no machine serves for this reason, though n1 has to serve routes.
+fn unserved(reason: &str) -> Value {
+    route(
+        json!({"served": false, "reason": reason, "message": "the words of it",
+        "machines": [{"node": "n1", "serves": false}]}),
+    )
 }
 
 /// A machine as n4 shows it: of others, what the overview has.
@@ -321,6 +344,16 @@ const TABLE: &[Row] = &[
     (
         "a secret of a workload is missing",
         |scene| scene.workload("Pending", "SecretMissing", 1),
+        OF_WORKLOAD,
+    ),
+    (
+        "the data of a workload moves to another machine",
+        |scene| scene.workload("Pending", "VolumeMoving", 7200),
+        WELL,
+    ),
+    (
+        "the disk to which the data of a workload moves is full",
+        |scene| scene.workload("Pending", "VolumeMoveFailing", 1),
         OF_WORKLOAD,
     ),
     (
@@ -401,6 +434,101 @@ const TABLE: &[Row] = &[
         },
         WELL,
     ),
+    // Jobs and start order.
+    (
+        "a Job waits for its next time",
+        |scene| scene.workload("Scheduled", "AwaitsSchedule", 86_400),
+        WELL,
+    ),
+    (
+        "a run of a Job is active",
+        |scene| scene.workload("Active", "RunActive", 86_400),
+        WELL,
+    ),
+    (
+        "the last run of a Job failed",
+        |scene| scene.workload("Failed", "BackoffLimitExceeded", 86_400),
+        OF_WORKLOAD,
+    ),
+    (
+        "a person has suspended a Job",
+        |scene| scene.workload("Stopped", "JobSuspended", 86_400),
+        WELL,
+    ),
+    (
+        "a machine cannot read the schedule that it keeps",
+        |scene| scene.instance("Scheduled", "ScheduleUnreadable", 1),
+        OF_INSTANCE,
+    ),
+    (
+        "a workload waits for one that it starts after",
+        |scene| scene.workload("Pending", "WaitsForDependency", 900),
+        WELL,
+    ),
+    (
+        "the Job after which a workload starts has failed",
+        |scene| scene.workload("Pending", "DependencyFailed", 1),
+        OF_WORKLOAD,
+    ),
+    (
+        "no machine matches a Job that runs on each machine",
+        |scene| scene.workload("Failed", "NoMatchingMachine", 1),
+        OF_WORKLOAD,
+    ),
+    // Routes.
+    (
+        "the host of a route belongs to another workload",
+        |scene| scene.routes = vec![unserved("HostTaken")],
+        OF_WORKLOAD,
+    ),
+    (
+        "the certificate of a route's host is being ordered",
+        |scene| scene.routes = vec![unserved("CertificatePending")],
+        WELL,
+    ),
+    (
+        "the certificate of a route's host cannot be ordered",
+        |scene| scene.routes = vec![unserved("CertificateFailed")],
+        OF_WORKLOAD,
+    ),
+    (
+        "the setting ingress.enabled is false",
+        |scene| scene.routes = vec![unserved("IngressDisabled")],
+        WELL,
+    ),
+    (
+        "machines are given a new route",
+        |scene| scene.routes = vec![unserved("NoIngressMachine")],
+        WELL,
+    ),
+    (
+        "no machine may serve routes",
+        |scene| {
+            scene.routes = vec![unserved("NoIngressMachine")];
+            scene.routes[0]["status"]["machines"] = json!([]);
+        },
+        OF_WORKLOAD,
+    ),
+    (
+        "one of the machines that serve routes refuses one",
+        |scene| {
+            scene.routes = vec![route(
+                json!({"served": true, "reason": "Served", "machines": [
+                    {"node": "n1", "serves": true},
+                    {"node": "n2", "serves": false, "reason": "RouteRefused", "message": "the words"},
+                ]}),
+            )];
+        },
+        OF_WORKLOAD,
+    ),
+    (
+        "a certificate that is still valid could not be renewed",
+        |scene| {
+            scene.routes = vec![route(json!({"served": true, "reason": "Served",
+                "message": "the present certificate is served: the words of it"}))];
+        },
+        WELL,
+    ),
     // Instances.
     (
         "a program crashes",
@@ -442,6 +570,21 @@ const TABLE: &[Row] = &[
             scene.instances[1]["status"]["conditions"] = json!([{"type": "HostPortInUse",
                 "status": true, "reason": "HostPortInUse", "message": "port 80", "since": ago(5)}]);
         },
+        OF_INSTANCE,
+    ),
+    (
+        "the GPU of an instance is gone",
+        |scene| scene.instance("Scheduled", "GpuMissing", 1),
+        OF_INSTANCE,
+    ),
+    (
+        "an image does not exist",
+        |scene| scene.instance("Scheduled", "ImageNotFound", 1),
+        OF_INSTANCE,
+    ),
+    (
+        "Podman cannot start an instance",
+        |scene| scene.instance("Starting", "CannotStart", 1),
         OF_INSTANCE,
     ),
     // Machines.
@@ -599,6 +742,11 @@ const TABLE: &[Row] = &[
     (
         "a machine has a CDI spec that it does not use",
         |scene| scene.condition("n3", "GpuSpecsRead", false, "CdiSpecUnusable"),
+        WELL,
+    ),
+    (
+        "a machine has an earlier version of KAT",
+        |scene| scene.condition("n3", "ReadsFiles", false, "ReaderTooOld"),
         WELL,
     ),
     (
@@ -768,6 +916,13 @@ const TABLE: &[Row] = &[
         OF_CLUSTER,
     ),
     (
+        "a machine's certificate was not renewed",
+        |scene| {
+            scene.authorities[0]["certificates"] = json!([{"name": "n3", "expires": ago(-86_400)}]);
+        },
+        OF_CLUSTER,
+    ),
+    (
         "an authority has expired",
         |scene| scene.authorities = vec![authority("Settled", "", &ago(60))],
         OF_CLUSTER,
@@ -882,6 +1037,36 @@ fn a_member_of_etcd_that_gets_no_vote_is_named_with_what_says_more() {
 }
 
 #[test]
+fn a_route_that_is_not_served_is_named_with_its_workload_and_its_machine() {
+    let mut scene = Scene::well();
+    scene.routes.push(unserved("HostTaken"));
+    let mut outside = unserved("TlsNotReady");
+    outside["metadata"]["name"] = "wiki.example/docs".into();
+    outside["spec"]["workload"] = "".into();
+    scene.routes.push(outside);
+    scene.routes[0]["status"]["machines"] =
+        json!([{"node": "n3", "reason": "RouteRefused", "message": "no such key"}]);
+    // The condition of n3 has said so.
+    scene.routes.push(unserved("IngressFailed"));
+    let text = Program::of(&scene.fake(Asked::Reader)).run(&["status"]);
+    let mut lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.starts_with("route "))
+        .collect();
+    lines.sort_unstable();
+    assert_eq!(
+        lines,
+        [
+            "route shop.example/ of workload default/web is not served on n3: RouteRefused: no such key",
+            "route shop.example/ of workload default/web is not served: HostTaken: the words of it",
+            "route wiki.example/docs is not served: TlsNotReady: the words of it",
+        ],
+        "{text}"
+    );
+}
+
+#[test]
 fn a_deploy_token_sees_the_workloads_of_its_namespace() {
     let scene = Scene::well();
     let fake = scene.fake(Asked::DeployToken);
@@ -894,6 +1079,21 @@ fn a_deploy_token_sees_the_workloads_of_its_namespace() {
         assert!(text.lines().any(|one| one == line), "{line}\n{text}");
     }
     assert!(!text.contains("may not do this"), "{text}");
+
+    // The size of the store is no secret, and is shown beside the members that are not visible.
+    let mut scene = Scene::well();
+    scene.health["store"] = json!({"fileBytes": 2_097_152, "usedBytes": 1_048_576});
+    let text = Program::of(&scene.fake(Asked::DeployToken)).run(&["status"]);
+    let etcd = "etcd        members not visible to this caller; 1.0Mi in use, largest file 2.0Mi";
+    assert!(text.lines().any(|one| one == etcd), "{text}");
+
+    // It does not see the condition of the machine whose kat-ingress fails.
+    let mut scene = Scene::well();
+    scene.routes.push(unserved("IngressFailed"));
+    let text = Program::of(&scene.fake(Asked::DeployToken)).run(&["status"]);
+    let route =
+        "route shop.example/ of workload default/web is not served: IngressFailed: the words of it";
+    assert!(text.lines().any(|one| one.trim() == route), "{text}");
 }
 
 #[test]

@@ -81,6 +81,7 @@ impl World {
         self.check_cut(&live);
         self.check_claims(&live);
         self.check_added(&live);
+        self.check_routes();
         let now = (self.store.revision(), self.person.answers(), live.clone());
         if self.checked.as_ref() == Some(&now) {
             return;

@@ -11,10 +11,12 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
 use crate::{
+    checks::kept_schedules::KeptSchedules,
     load::{
-        added::{ADDED, live_of},
+        added::live_of,
         daemons::DAEMON,
         jobs::{SCHEDULED, SETUP, ScheduledJob},
+        kept::DUMP,
         start_order::{AFTER, BASE, LATE},
         user::NAMESPACE,
     },
@@ -56,6 +58,8 @@ pub(crate) struct JobHistory {
     runs: BTreeMap<(String, String), MadeRun>,
     /// The last state, by the workload's identity.
     states: BTreeMap<String, JobStateRecord>,
+    /// What machines ran by themselves.
+    pub kept: KeptSchedules,
 }
 
 impl JobHistory {
@@ -78,6 +82,9 @@ impl JobHistory {
                     let record: JobRunRecord = serde_json::from_slice(value).unwrap();
                     if record.phase == RunPhase::Succeeded {
                         self.succeeded.insert((*workload).to_owned());
+                    }
+                    if let Some(why) = self.kept.written(&record) {
+                        wrong = Some(format!("{workload}: {why}"));
                     }
                     match self.make(workload, run, &record) {
                         Ok(true) => made.entry((*workload).to_owned()).or_default().push(record),
@@ -335,15 +342,29 @@ impl World {
     /// What of the added load is not as promised once all is healed; `active` are the runs that have
     /// to be over.
     pub(crate) fn added_missing(&self, active: &BTreeSet<(String, String)>) -> Option<String> {
-        if let Some(absent) = ADDED.into_iter().find(|one| !self.has_workload(one)) {
+        let added = self.added.as_ref()?;
+        let mut all = added.workloads().into_iter();
+        if let Some(absent) = all.find(|one| !self.has_workload(one)) {
             return Some(format!("{absent} is not there"));
         }
         let now = self.true_time();
         if let Some(undecided) = self.undecided(now) {
             return Some(undecided);
         }
-        if let Some((workload, run)) = self.active_runs().intersection(active).next() {
+        // The machine with its data may be drained, and a machine that is joining may be of an earlier
+        // version.
+        let join = self.person.join_state();
+        let waits = self.is_any_drained() || (join.begun && !join.done);
+        let left = self.active_runs();
+        let mut left = left.intersection(active);
+        if let Some((workload, run)) = left.find(|(one, _)| !waits || one != DUMP) {
             return Some(format!("run {run} of {workload} is not over"));
+        }
+        if added.kept.is_some() && !waits {
+            let missing = self.kept_missing();
+            if missing.is_some() {
+                return missing;
+            }
         }
         let live = self.live();
         self.daemon_missing(&live)

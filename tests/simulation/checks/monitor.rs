@@ -10,9 +10,13 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::{
-    checks::jobs::JobHistory,
+    checks::{
+        jobs::JobHistory,
+        kept_schedules::{KeptEnd, KeptSchedules, KeptStart},
+    },
     faults::unwritable_workload,
     load::{jobs::ScheduledJob, rollouts},
+    world::start_of_time,
 };
 use kat_plan::{ClusterPlan, Snapshot};
 use kat_testing::MemoryStore;
@@ -28,6 +32,9 @@ use kat_types::{
     },
 };
 
+/// Seconds by which a wall clock that has not jumped is ahead at most.
+const MOST_SKEW: i64 = 3;
+
 /// An instance that was ever assigned.
 #[derive(Debug, Clone)]
 pub(crate) struct Assigned {
@@ -40,6 +47,7 @@ pub(crate) struct Assigned {
     pub slot: u32,
     /// The run of a Job that it belongs to.
     pub run: Option<AssignedRun>,
+    pub workload_uid: String,
 }
 
 fn writes(assignment: &Assignment) -> Vec<String> {
@@ -128,6 +136,46 @@ impl Monitor {
         self.jobs.lock().succeeded.contains(workload)
     }
 
+    /// A gate lets an attempt of a run begin that the unit's machine keeps the schedule of.
+    pub(crate) fn record_kept_start(&self, unit: &str, start: KeptStart) {
+        let (machine, scheduled) = (&start.machine, start.scheduled);
+        let what = match start.is_further {
+            true => "begins a further attempt of",
+            false => "begins",
+        };
+        self.note(&format!(
+            "{unit} on {machine} {what} the run of {scheduled}"
+        ));
+        let known = self.assigned(unit).map(|known| known.workload_uid);
+        let Some(uid) = known else {
+            self.violated(format!("{unit} on {machine} was never assigned"));
+            return;
+        };
+        let elapsed = i64::try_from(self.began.elapsed().as_secs()).unwrap();
+        let latest = start_of_time().as_second() + elapsed + MOST_SKEW;
+        let is_ahead = scheduled > latest;
+        let wrong = self.jobs.lock().kept.begins(&uid, start, is_ahead);
+        if let Some(why) = wrong {
+            self.violated(why);
+        }
+    }
+
+    /// Such a run has ended, and its gate has written that.
+    pub(crate) fn record_kept_end(
+        &self,
+        machine: &str,
+        invocation: &str,
+        at: i64,
+        succeeded: bool,
+    ) {
+        let end = KeptEnd { at, succeeded };
+        self.jobs.lock().kept.ends(machine, invocation, end);
+    }
+
+    pub(crate) fn with_kept<T>(&self, look: impl FnOnce(&KeptSchedules) -> T) -> T {
+        look(&self.jobs.lock().kept)
+    }
+
     /// The process with the oldest candidate key in the store.
     pub(crate) fn leader(&self) -> Option<String> {
         self.leadership().map(|(process, _)| process)
@@ -170,6 +218,7 @@ impl Monitor {
                     stops: assignment.on_partition == OnPartition::Stop,
                     slot: assignment.slot,
                     run: assignment.run.clone(),
+                    workload_uid: assignment.workload_uid.clone(),
                 };
                 self.lock().placed.insert(assignment.workload.clone());
                 let before = self.lock().assigned.insert(assignment.unit(), assigned);

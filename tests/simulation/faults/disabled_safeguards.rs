@@ -2,12 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use crate::load::{routes::CERTIFICATE, user::NAMESPACE};
 use kat_plan::{ClusterPlan, Snapshot};
 use kat_types::{
     assignment::DesiredRun,
     resource::{ConcurrencyPolicy, Container, UpdateStrategyType},
+    secrets::{SecretKey, SecretRecord},
     store::{
         keys,
+        revisions::Stored,
         snapshot::{ObservedReports, WorkloadEntry},
         transaction::{Compare, WriteOperation},
     },
@@ -66,6 +69,14 @@ pub(crate) enum Without {
     Forbid,
     /// The planner ignores `startAfter`.
     StartOrder,
+    /// The planner leaves routes where they are no longer served.
+    RouteWithdrawal,
+    /// Every second plan sees the certificate of routes as it was before its last change.
+    NewestCertificate,
+    /// The gate of a schedule that a machine keeps looks at nothing that is written of earlier runs.
+    RunGate,
+    /// A leader takes such a schedule back without the machine's last report.
+    GiveBack,
 }
 
 impl Without {
@@ -91,6 +102,54 @@ impl Without {
     }
 }
 
+impl Without {
+    /// Whether every seed has workloads with routes ([`crate::load::routes`]).
+    pub(crate) fn is_about_routes(self) -> bool {
+        matches!(self, Self::RouteWithdrawal | Self::NewestCertificate)
+    }
+}
+
+/// A plan deletes no routes of machines.
+pub(crate) fn withdraw_no_routes(plan: &mut ClusterPlan) {
+    let is_kept = |operation: &WriteOperation| match operation {
+        WriteOperation::Delete(key) => {
+            !(key.starts_with(keys::NODE_DESIRED) && key.contains("/routes/"))
+        }
+        WriteOperation::Put(..) | WriteOperation::DeletePrefix(_) => true,
+    };
+    for change in &mut plan.changes {
+        change.operations.retain(is_kept);
+    }
+    plan.changes.retain(|change| !change.operations.is_empty());
+}
+
+/// The certificate of routes, as earlier plans saw it.
+#[derive(Default)]
+pub(crate) struct EarlierCertificate {
+    newest: Option<Stored<Arc<SecretRecord>>>,
+    before: Option<Stored<Arc<SecretRecord>>>,
+    /// The last plan saw the earlier one.
+    was_shown: bool,
+}
+
+impl EarlierCertificate {
+    /// Shows every second plan the certificate before its last change.
+    pub(crate) fn show(&mut self, snapshot: &mut Snapshot) {
+        let key = SecretKey::new(NAMESPACE, CERTIFICATE);
+        let Some(stored) = snapshot.secrets.get(&key).cloned() else {
+            return;
+        };
+        let known = self.newest.as_ref().map(|newest| newest.revision);
+        if known != Some(stored.revision) {
+            self.before = self.newest.replace(stored);
+        }
+        self.was_shown = !self.was_shown;
+        if let (true, Some(before)) = (self.was_shown, &self.before) {
+            snapshot.secrets.insert(key, before.clone());
+        }
+    }
+}
+
 /// The transactions of a plan compare nothing of Jobs.
 pub(crate) fn compare_no_runs(plan: &mut ClusterPlan) {
     for change in &mut plan.changes {
@@ -110,6 +169,14 @@ pub(crate) fn overlap_runs(snapshot: &mut Snapshot) {
             job.concurrency_policy = ConcurrencyPolicy::Allow;
         }
     }
+}
+
+/// Machines that give a schedule back seem to have done so.
+pub(crate) fn take_back_at_once(snapshot: &mut Snapshot) {
+    snapshot.instances.retain(|_, entry| {
+        let bound = entry.assignment.value.bound.as_ref();
+        bound.is_none_or(|bound| !bound.closed)
+    });
 }
 
 /// No workload starts after another one.

@@ -22,6 +22,7 @@ use crate::{
     load::{
         daemons::{DAEMON, daemon_files},
         jobs::{SCHEDULED, SETUP, ScheduledJob, setup_files},
+        kept::{DUMP, KeptForm, KeptJob},
         start_order::{AFTER, BASE, LATE, order_files},
         user::NAMESPACE,
     },
@@ -36,7 +37,7 @@ use kat_types::{
 };
 
 /// The added workloads. Those with a start order come before what they start after.
-pub(crate) const ADDED: [&str; 8] = [
+const ADDED: [&str; 8] = [
     LATE,
     AFTER,
     DAEMON,
@@ -99,6 +100,8 @@ pub(crate) fn live_of<'l>(
 pub(crate) struct AddedLoad {
     random: Random,
     pub jobs: Vec<ScheduledJob>,
+    /// The Job whose machine keeps its schedule, in half of the seeds: those without shared storage.
+    pub kept: Option<KeptJob>,
     /// What [`AFTER`] waits for.
     condition: StartCondition,
     daemon_version: u64,
@@ -133,24 +136,31 @@ impl AddedLoad {
         };
         let long = random.milliseconds(150_000, 240_000);
         let outage = random.chance(35).then_some(long);
+        let keeps = without == Without::Nothing && !seed.is_multiple_of(2);
         has.then(|| Self {
             random,
             jobs,
+            kept: keeps.then(|| KeptJob::new(KeptForm::of_seed(seed))),
             condition,
             daemon_version: 1,
-            requests: Requests {
-                net: Arc::clone(net),
-                monitor: Arc::clone(monitor),
-                busy: Arc::default(),
-            },
+            requests: Requests::new(net, monitor),
             outage,
             clock_has_jumped: false,
             has_long_cuts: without == Without::Nothing,
         })
     }
 
+    /// The added workloads of this seed.
+    pub(crate) fn workloads(&self) -> Vec<&'static str> {
+        let kept = self.kept.iter().map(|_| DUMP);
+        ADDED.into_iter().chain(kept).collect()
+    }
+
     fn files(&self, workload: &str) -> Vec<SourceFile> {
         let mut jobs = self.jobs.iter();
+        if let (DUMP, Some(kept)) = (workload, &self.kept) {
+            return kept.files();
+        }
         match workload {
             DAEMON => daemon_files(self.daemon_version),
             SETUP => setup_files(),
@@ -162,11 +172,7 @@ impl AddedLoad {
     }
 
     fn apply(&self, to: &str, workload: &str) {
-        let archive = pack(&self.files(workload)).unwrap();
-        let request = Request::put(path(workload))
-            .header(header::CONTENT_TYPE, "application/gzip")
-            .body(Body::from(archive));
-        self.requests.send(to, workload, request.unwrap());
+        self.requests.apply(to, workload, &self.files(workload));
     }
 
     fn delete(&self, to: &str, workload: &str) {
@@ -175,10 +181,7 @@ impl AddedLoad {
     }
 
     fn run_by_hand(&self, to: &str, job: &str) {
-        let request = Request::post(format!("{}/runs", path(job)))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Body::from("{}"));
-        self.requests.send(to, job, request.unwrap());
+        self.requests.run_by_hand(to, job);
     }
 }
 
@@ -186,26 +189,49 @@ fn path(workload: &str) -> String {
     format!("/v1alpha1/n/{NAMESPACE}/workloads/{workload}")
 }
 
-/// Sends requests, one at a time for each workload.
+/// Sends requests, one at a time for each workload or other object.
 #[derive(Clone)]
-struct Requests {
+pub(crate) struct Requests {
     net: Arc<Net>,
     monitor: Arc<Monitor>,
     busy: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Requests {
-    fn send(&self, to: &str, workload: &str, request: Request<Body>) {
-        if !self.busy.lock().insert(workload.to_owned()) {
+    pub(crate) fn new(net: &Arc<Net>, monitor: &Arc<Monitor>) -> Self {
+        Self {
+            net: Arc::clone(net),
+            monitor: Arc::clone(monitor),
+            busy: Arc::default(),
+        }
+    }
+
+    pub(crate) fn apply(&self, to: &str, workload: &str, files: &[SourceFile]) {
+        let archive = pack(files).unwrap();
+        let request = Request::put(path(workload))
+            .header(header::CONTENT_TYPE, "application/gzip")
+            .body(Body::from(archive));
+        self.send(to, workload, request.unwrap());
+    }
+
+    pub(crate) fn run_by_hand(&self, to: &str, job: &str) {
+        let request = Request::post(format!("{}/runs", path(job)))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from("{}"));
+        self.send(to, job, request.unwrap());
+    }
+
+    pub(crate) fn send(&self, to: &str, object: &str, request: Request<Body>) {
+        if !self.busy.lock().insert(object.to_owned()) {
             return;
         }
-        let (requests, to, workload) = (self.clone(), to.to_owned(), workload.to_owned());
+        let (requests, to, object) = (self.clone(), to.to_owned(), object.to_owned());
         tokio::spawn(async move {
             let what = format!("{} {}", request.method(), request.uri());
             let answer = requests.net.ask(None, &to, request, || ()).await;
             let note = format!("{to} answers {what}: {}", in_words(answer).await);
             requests.monitor.note(&note);
-            requests.busy.lock().remove(&workload);
+            requests.busy.lock().remove(&object);
         });
     }
 }
@@ -240,7 +266,7 @@ impl World {
     }
 
     /// What is left of a workload: stored objects or instances.
-    fn is_left(&self, workload: &str, live: &BTreeMap<String, String>) -> bool {
+    pub(crate) fn is_left(&self, workload: &str, live: &BTreeMap<String, String>) -> bool {
         let own = keys::workload(NAMESPACE, workload);
         let runs = format!("{}{NAMESPACE}/{workload}/", keys::JOBS);
         let mut prefixes = [own, runs].into_iter();
@@ -251,18 +277,19 @@ impl World {
 
 impl Scenario {
     /// The machine that is asked.
-    fn asked(&self) -> String {
+    pub(crate) fn asked(&self) -> String {
         let leader = self.world.leader().unwrap_or_default();
         self.world.machines[leader].name.clone()
     }
 
     /// Applies each added workload that is not there, with this probability in percent.
     fn apply_the_added(&mut self, percent: u64) {
-        if self.world.added.is_none() {
+        let Some(added) = &self.world.added else {
             return;
-        }
+        };
         let to = self.asked();
-        let absent: Vec<&str> = ADDED
+        let absent: Vec<&str> = added
+            .workloads()
             .into_iter()
             .filter(|workload| !self.world.has_workload(workload))
             .collect();
@@ -321,6 +348,16 @@ impl Scenario {
                 self.world.power_off(any);
                 self.repair_after(after, Repair::PowerOn(any));
             }
+            60..64 if added.kept.is_some() => added.run_by_hand(&to, DUMP),
+            64..72 => {
+                if let Some(kept) = &mut added.kept {
+                    match is_small {
+                        true => kept.suspended = !kept.suspended,
+                        false => kept.version += 1,
+                    }
+                    kept.apply(&added.requests, &to);
+                }
+            }
             _ => {}
         }
     }
@@ -344,8 +381,10 @@ impl Scenario {
         self.added_comes_to_rest().await;
         if let Some(outage) = outage.filter(|_| !self.is_over()) {
             self.world.monitor.note("nobody plans for some minutes");
+            let kept = self.world.kept_since();
             self.world.store.set_available(false);
             self.pass_in(SECOND / 2, outage).await;
+            self.world.check_kept(kept.as_ref());
             self.world.store.set_available(true);
             self.added_comes_to_rest().await;
         }
@@ -357,6 +396,7 @@ impl Scenario {
         let end = Instant::now() + HEALED_WITHIN;
         loop {
             self.apply_the_added(100);
+            self.resume_the_kept();
             self.pass_in(SECOND / 5, SECOND).await;
             if self.is_over() {
                 return;
@@ -371,11 +411,27 @@ impl Scenario {
         }
     }
 
+    /// The Job whose machine keeps its schedule is not suspended any more.
+    fn resume_the_kept(&mut self) {
+        let to = self.asked();
+        // The same files change nothing.
+        let is_kept = self.world.kept_since().is_some();
+        if let Some(added) = &mut self.world.added
+            && let Some(kept) = &mut added.kept
+            && !is_kept
+        {
+            kept.suspended = false;
+            kept.apply(&added.requests, &to);
+        }
+    }
+
     async fn delete_the_added(&mut self) {
         let end = Instant::now() + HEALED_WITHIN;
         while !self.is_over() {
             let live = self.world.live();
-            let left: Vec<&str> = ADDED
+            let added = self.world.added.as_ref();
+            let all = added.map_or_else(Vec::new, AddedLoad::workloads);
+            let left: Vec<&str> = all
                 .into_iter()
                 .filter(|workload| self.world.is_left(workload, &live))
                 .collect();

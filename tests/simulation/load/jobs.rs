@@ -121,11 +121,7 @@ pub(crate) struct Program {
 impl Program {
     /// The program of a unit. Only a program that is ended at its deadline may last for ever.
     pub(crate) fn of_unit(unit: &str, has_deadline: bool) -> Self {
-        let bytes = unit.bytes();
-        let name = bytes.fold(0_u64, |sum, byte| {
-            sum.wrapping_mul(257).wrapping_add(u64::from(byte))
-        });
-        let mut random = Random::new(name);
+        let mut random = of_name(unit);
         let short = random.milliseconds(200, 12_000);
         let long = random.milliseconds(20_000, 100_000);
         let kind = random.below(100);
@@ -143,6 +139,26 @@ impl Program {
         };
         Self { lasts, code }
     }
+
+    /// The program of one attempt of a run that its machine tries again: it fails more often than not.
+    pub(crate) fn of_attempt(name: &str) -> Self {
+        let mut random = of_name(name);
+        let short = random.milliseconds(200, 12_000);
+        let long = random.milliseconds(20_000, 100_000);
+        let is_long = random.chance(20);
+        Self {
+            lasts: Some(if is_long { long } else { short }),
+            code: if random.chance(60) { 3 } else { 0 },
+        }
+    }
+}
+
+fn of_name(name: &str) -> Random {
+    let bytes = name.bytes();
+    let seed = bytes.fold(0_u64, |sum, byte| {
+        sum.wrapping_mul(257).wrapping_add(u64::from(byte))
+    });
+    Random::new(seed)
 }
 
 #[cfg(test)]
@@ -165,5 +181,14 @@ mod tests {
         assert!(reports.iter().any(|one| one.code != 0));
         assert!(!never(&of(REPORT, false)));
         assert!(!never(&of(LEDGER, true)));
+    }
+
+    #[test]
+    fn attempts_of_a_run_that_is_tried_again_fail_at_times() {
+        let names = (0..200).map(|number| format!("kat-default-dump-a.service{number}"));
+        let attempts: Vec<Program> = names.map(|name| Program::of_attempt(&name)).collect();
+        assert!(attempts.iter().any(|one| one.code == 0));
+        assert!(attempts.iter().any(|one| one.code != 0));
+        assert!(attempts.iter().all(|one| one.lasts.is_some()));
     }
 }

@@ -465,6 +465,7 @@ fn tools(place: &Place) -> WorkerTools {
         overlay_address: place.identity.overlay_address(),
         root: root.clone(),
         monotonic: Arc::new(move || boot.monotonic()),
+        clock: Arc::clone(&place.clock),
         limits_enforced: true,
         network: Arc::new(Well),
         volumes: Arc::new(Volumes::new(

@@ -12,7 +12,11 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::{faults::network_faults::Way, load::jobs::Program};
+use crate::{
+    faults::network_faults::Way,
+    load::jobs::Program,
+    machines::timers::{ProgramEnd, RunGates, has_gate, is_timer, timer},
+};
 use kat_agent::{GeneratorError, UnitGenerator, UserAccounts};
 use kat_host::users::UserError;
 use kat_systemd::{
@@ -24,7 +28,7 @@ use kat_testing::systemd::fake::{FakeMachine, FakeManager, ManagerAbsence, UnitB
 use kat_types::assignment::WorkloadUser;
 
 /// Timeout of systemd jobs.
-const LIMIT: Duration = Duration::from_secs(300);
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 /// The machine's users. They are on its disk and survive a reboot.
 pub(crate) struct Accounts {
@@ -88,6 +92,7 @@ pub(crate) struct Boot {
     began: Instant,
     fake: Arc<FakeMachine>,
     way: Arc<Way>,
+    gates: Arc<RunGates>,
     managers: Mutex<BTreeMap<u32, Arc<Manager>>>,
 }
 
@@ -99,6 +104,7 @@ impl Boot {
         pace: Pace,
         lingering: &BTreeSet<u32>,
         way: &Arc<Way>,
+        gates: RunGates,
     ) -> Arc<Self> {
         let boot = Arc::new(Self {
             root: root.to_owned(),
@@ -106,6 +112,7 @@ impl Boot {
             began: Instant::now(),
             fake: Arc::new(FakeMachine::new()),
             way: Arc::clone(way),
+            gates: Arc::new(gates),
             managers: Mutex::default(),
         });
         for uid in lingering {
@@ -132,7 +139,9 @@ impl Boot {
     /// A user's manager is killed, and systemd kills everything of its cgroup. It stays away until
     /// something starts it.
     pub(crate) fn lose_manager(&self, uid: u32) {
-        self.manager(uid).fake.begin_anew();
+        let manager = self.manager(uid);
+        self.gates.cut(&manager.fake.live());
+        manager.fake.begin_anew();
         self.fake.lose_user(uid, ManagerAbsence::Ended);
     }
 
@@ -161,12 +170,20 @@ impl Boot {
         units.filter(|unit| is_container(unit)).collect()
     }
 
+    /// Whether a unit runs, also one of a timer.
+    pub(crate) fn runs(&self, unit: &str) -> bool {
+        let managers = self.managers.lock();
+        let mut units = managers.values().flat_map(|manager| manager.fake.live());
+        units.any(|one| one == unit)
+    }
+
     /// The program of a container exits with code 1.
     pub(crate) async fn program_fails(&self, unit: &str) {
         let managers: Vec<_> = self.managers.lock().values().cloned().collect();
         for manager in managers {
             let status = manager.fake.status(unit).await;
             if status.is_ok_and(|status| status.active_state == ActiveState::Active) {
+                self.gates.ended(unit, &ProgramEnd::exited(1));
                 manager.fake.exits(unit, 1);
             }
         }
@@ -186,7 +203,8 @@ impl Boot {
             self.fake.set_user_manager(uid, fake);
             let fake = self.fake.user_manager(uid);
             let way = Arc::clone(&self.way);
-            Arc::new(Manager { fake, way })
+            let gates = Arc::clone(&self.gates);
+            Arc::new(Manager { fake, way, gates })
         });
         Arc::clone(manager)
     }
@@ -201,7 +219,7 @@ fn starts_at_boot(root: &Path, uid: u32, unit: &str) -> bool {
 }
 
 fn is_container(unit: &str) -> bool {
-    !unit.ends_with("-image.service")
+    !unit.ends_with("-image.service") && !is_timer(unit)
 }
 
 impl ManagerSource for Boot {
@@ -240,9 +258,10 @@ fn copied(folder: &Path, uid: u32, pace: Pace) -> BTreeMap<String, UnitBehaviour
         let is_users = entry.metadata().is_ok_and(|file| file.gid() == uid);
         let text = std::fs::read_to_string(entry.path());
         if let (true, false, Ok(text)) = (is_users, unit.starts_with('.'), text) {
-            let behaviour = match is_container(&unit) {
-                true => container(pace, text),
-                false => image(text),
+            let behaviour = match (is_timer(&unit), is_container(&unit)) {
+                (true, _) => timer(text),
+                (false, true) => container(pace, text),
+                (false, false) => image(text),
             };
             found.insert(unit, behaviour);
         }
@@ -256,7 +275,7 @@ fn container(pace: Pace, text: String) -> UnitBehaviour {
     UnitBehaviour {
         start_takes: pace.starts,
         stop_takes: pace.stops,
-        restarts: !remains,
+        restarts: !remains && !has_gate(&text),
         remains,
         text,
         ..UnitBehaviour::default()
@@ -274,8 +293,9 @@ fn image(text: String) -> UnitBehaviour {
 
 /// Waits for the end of the program of a Job's instance that has just started, by itself or by
 /// `RuntimeMaxSec=`.
-async fn attend(fake: Arc<FakeManager>, unit: String) {
-    let Some(behaviour) = fake.behaviour(&unit).filter(|one| one.remains) else {
+pub(crate) async fn attend(gates: Arc<RunGates>, fake: Arc<FakeManager>, unit: String) {
+    let is_run = |one: &UnitBehaviour| one.remains || has_gate(&one.text);
+    let Some(behaviour) = fake.behaviour(&unit).filter(is_run) else {
         return;
     };
     let Ok(invocation) = fake.invocation_id(&unit).await else {
@@ -284,7 +304,13 @@ async fn attend(fake: Arc<FakeManager>, unit: String) {
     let mut lines = behaviour.text.lines();
     let longest = lines.find_map(|line| line.strip_prefix("RuntimeMaxSec="));
     let longest = longest.map(|seconds| Duration::from_secs(seconds.parse().unwrap()));
-    let program = Program::of_unit(&unit, longest.is_some());
+    // All runs that its machine begins have one unit.
+    let run = gates.invocation(&unit).unwrap_or_default();
+    let name = format!("{unit}{run}");
+    let program = match gates.has_retries(&unit) {
+        true => Program::of_attempt(&name),
+        false => Program::of_unit(&name, longest.is_some()),
+    };
     let by_itself = program
         .lasts
         .filter(|lasts| longest.is_none_or(|most| *lasts < most));
@@ -304,8 +330,14 @@ async fn attend(fake: Arc<FakeManager>, unit: String) {
         return;
     }
     match by_itself {
-        Some(_) => fake.exits(&unit, program.code),
-        None => fake.exceeds_runtime(&unit),
+        Some(_) => {
+            gates.ended(&unit, &ProgramEnd::exited(program.code));
+            fake.exits(&unit, program.code);
+        }
+        None => {
+            gates.ended(&unit, &ProgramEnd::timed_out());
+            fake.exceeds_runtime(&unit);
+        }
     }
 }
 
@@ -331,6 +363,17 @@ fn generate(folder: &Path, pace: Pace) -> BTreeMap<String, UnitBehaviour> {
 struct Manager {
     fake: Arc<FakeManager>,
     way: Arc<Way>,
+    gates: Arc<RunGates>,
+}
+
+impl Manager {
+    /// What runs after a unit that the agent has ended.
+    async fn after_end(gates: &RunGates, fake: &FakeManager, unit: &str) {
+        let status = fake.status(unit).await;
+        if status.is_ok_and(|status| status.active_state.is_down()) {
+            gates.ended(unit, &ProgramEnd::stopped());
+        }
+    }
 }
 
 /// The machine's logind as the agent sees it.
@@ -379,6 +422,8 @@ impl UserSessions for Sessions {
 
     async fn restart_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
         self.boot.way.awake().await;
+        let manager = self.boot.manager(uid);
+        self.boot.gates.cut(&manager.fake.live());
         self.boot.fake.restart_user(uid, limit).await?;
         self.boot.start_linked(uid).await;
         Ok(())
@@ -395,10 +440,14 @@ impl UnitManager for Manager {
     async fn start(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
         self.way.awake().await;
         let (fake, unit) = (Arc::clone(&self.fake), unit.to_owned());
+        let gates = Arc::clone(&self.gates);
         let job = tokio::spawn(async move {
+            if is_timer(&unit) {
+                return gates.start_timer(fake, unit, limit).await;
+            }
             let result = fake.start(&unit, limit).await;
             if matches!(result, Ok(JobResult::Done)) {
-                tokio::spawn(attend(fake, unit));
+                tokio::spawn(attend(gates, fake, unit));
             }
             result
         });
@@ -408,13 +457,25 @@ impl UnitManager for Manager {
     async fn stop(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
         self.way.awake().await;
         let (fake, unit) = (Arc::clone(&self.fake), unit.to_owned());
-        let job = tokio::spawn(async move { fake.stop(&unit, limit).await });
+        let gates = Arc::clone(&self.gates);
+        let job = tokio::spawn(async move {
+            let result = fake.stop(&unit, limit).await;
+            Self::after_end(&gates, &fake, &unit).await;
+            result
+        });
         job.await.unwrap()
     }
 
     async fn restart(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
         self.way.awake().await;
-        self.fake.restart(unit, limit).await
+        if is_timer(unit) {
+            self.fake.stop(unit, limit).await?;
+            let (fake, gates) = (Arc::clone(&self.fake), Arc::clone(&self.gates));
+            return gates.start_timer(fake, unit.to_owned(), limit).await;
+        }
+        let result = self.fake.restart(unit, limit).await;
+        Self::after_end(&self.gates, &self.fake, unit).await;
+        result
     }
 
     async fn reset_failed(&self, unit: &str) -> Result<(), SystemdError> {
@@ -467,7 +528,9 @@ impl UnitManager for Manager {
 
     async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError> {
         self.way.awake().await;
-        self.fake.kill(unit, signal).await
+        let result = self.fake.kill(unit, signal).await;
+        Self::after_end(&self.gates, &self.fake, unit).await;
+        result
     }
 
     async fn enable(&self, unit: &str) -> Result<(), SystemdError> {

@@ -164,6 +164,47 @@ async fn a_change_that_was_cut_short_is_brought_to_its_end() {
     assert!(!mark.exists());
 }
 
+/// The owner allows a group while an instance waits for it: the agent starts anew, and has the list of the
+/// disk first.
+#[tokio::test(start_paused = true)]
+async fn what_needs_a_new_group_does_not_start_without_it_by_a_list_of_the_disk() {
+    for runs_beside in [false, true] {
+        let bench = Bench::new();
+        let plain = assignment(0, "stick");
+        let mut next = with_groups("stick", &["spi"]);
+        next.instance = "stick-bbbbb".to_owned();
+        let all = match runs_beside {
+            true => vec![plain.clone(), next.clone()],
+            false => vec![next.clone()],
+        };
+        bench.list(true, &all);
+        bench.later(Duration::from_secs(20)).await;
+        assert_eq!(bench.said(&next.instance).1, "GroupMissing");
+        bench.manager(&next).clear_calls();
+        bench.list(false, &all);
+        bench.accounts.known.lock().insert("spi".to_owned(), 999);
+        bench.later(Duration::from_secs(20)).await;
+        assert_eq!(bench.groups(&next), ["spi"]);
+        let restarted = ["restart user@".to_owned(), format!("start {}", next.unit())];
+        if runs_beside {
+            // What runs may belong here though the list lacks it, so that nothing is stopped by this list.
+            assert_eq!(bench.turns(&next), Vec::<String>::new());
+            bench.list(true, &all);
+            bench.later(Duration::from_secs(20)).await;
+            let turns = bench.turns(&next);
+            assert_eq!(
+                turns[..2],
+                [format!("stop {}", plain.unit()), restarted[0].clone()]
+            );
+            assert!(turns.contains(&restarted[1]), "{turns:?}");
+        } else {
+            assert_eq!(bench.turns(&next), restarted);
+        }
+        assert_eq!(bench.said(&next.instance).0, InstancePhase::Running);
+        assert!(!bench.mark(&next).exists());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_group_is_joined_that_is_not_allowed_and_none_is_left_by_a_list_of_the_disk() {
     let bench = Bench::new();

@@ -5,10 +5,13 @@ use jiff::{SignedDuration, Timestamp};
 use rustix::fs::FlockOperation;
 
 use super::*;
+use crate::tests::hung_disk::HungDisk;
+use kat_systemd::UnitManager;
 use kat_types::{
     api::BoundReport,
-    assignment::BoundSchedule,
+    assignment::{AssignedVolume, BoundSchedule},
     machine::bound_runs::{RUNS_LIMIT, RunTable},
+    resource::{CatchUp, VolumeMount},
 };
 
 /// A Job with a time each minute, all of which until ten minutes ago are decided.
@@ -139,6 +142,112 @@ async fn what_the_gate_wrote_is_reported_and_a_run_that_was_cut_is_ended() {
     assert_eq!(report.from, job.bound.as_ref().unwrap().handled);
 }
 
+/// Such a Job with two retries, and the lines of a run of it that has just failed.
+fn with_failed_run() -> (Assignment, String, Timestamp) {
+    let mut job = kept();
+    job.bound.as_mut().unwrap().backoff_limit = 2;
+    let scheduled = minutes_ago(1);
+    let text = format!(
+        "begin {0} {0} a\nend a {1} exit-code exited 3\n",
+        scheduled.as_second(),
+        Timestamp::now().as_second()
+    );
+    (job, text, scheduled)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_timer_starts_a_run_again_that_failed_and_the_leader_learns_that_it_is_not_over() {
+    let bench = Bench::new();
+    let (job, text, scheduled) = with_failed_run();
+    bench.write_runs(&job, &text);
+    bench.list(true, std::slice::from_ref(&job));
+    bench.later(Duration::from_secs(60)).await;
+    let table = bench.table(&job);
+    assert!(table.handled < scheduled.as_second());
+    let retry = Timestamp::from_second(table.extra_start.unwrap()).unwrap();
+    assert!(retry >= scheduled + SignedDuration::from_secs(10));
+    let line = retry
+        .strftime("OnCalendar=%Y-%m-%d %H:%M:%S UTC")
+        .to_string();
+    let timer = std::fs::read_to_string(bench.timer(&job)).unwrap();
+    assert!(timer.contains(&line), "{timer}");
+    let message = bench.said(&job.instance).2;
+    let expected = "its last run failed and is tried again at ";
+    assert!(message.starts_with(expected), "{message}");
+    let report = bench.bound_report(&job);
+    let last = report.runs.last().unwrap();
+    assert_eq!((last.scheduled, last.failed.len()), (scheduled, 1));
+    assert!(last.paused && last.end.is_none());
+    // Taken back, it has no further attempt.
+    bench.list(true, &[closed(&job)]);
+    bench.later(Duration::from_secs(60)).await;
+    let report = bench.bound_report(&job);
+    assert!(report.idle);
+    let last = report.runs.last().unwrap();
+    assert!(last.failed.is_empty() && last.end.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_further_attempt_is_stopped_at_the_deadline_of_its_run_and_the_first_by_systemd() {
+    let bench = Bench::new();
+    let (mut job, text, scheduled) = with_failed_run();
+    job.bound.as_mut().unwrap().deadline_seconds = Some(30);
+    bench.list(true, std::slice::from_ref(&job));
+    bench.later(Duration::from_secs(60)).await;
+    let first = format!("begin {0} {0} a\n", scheduled.as_second());
+    bench.write_runs(&job, &first);
+    let manager = bench.manager(&job);
+    let started = manager.start(&job.unit(), Duration::from_secs(10)).await;
+    started.unwrap();
+    bench.later(Duration::from_secs(60)).await;
+    let stop = format!("stop {}", job.unit());
+    assert_eq!(bench.calls(&job, &stop), 0);
+    bench.write_runs(
+        &job,
+        &format!("{text}again {0} {0} b\n", scheduled.as_second()),
+    );
+    bench.later(Duration::from_secs(60)).await;
+    assert_eq!(bench.calls(&job, &stop), 1);
+    assert_eq!(bench.said(&job.instance).0, InstancePhase::Scheduled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_timer_starts_the_newest_of_the_times_that_passed_while_the_machine_was_off() {
+    let bench = Bench::new();
+    let mut job = kept();
+    let newest = minutes_ago(10);
+    let bound = job.bound.as_mut().unwrap();
+    bound.schedule = format!("{} * * * *", newest.as_second() / 60 % 60);
+    bound.catch_up = Some(CatchUp::Last);
+    bound.handled = newest - SignedDuration::from_hours(24);
+    bench.list(true, std::slice::from_ref(&job));
+    bench.later(Duration::from_secs(60)).await;
+    // As of a machine that was off for a day.
+    let before = RunTable {
+        handled: newest.as_second() - 24 * 3600,
+        late: 120,
+        ..RunTable::default()
+    };
+    let name = job.unit().replace(".service", ".times");
+    std::fs::write(bench.units(&job).join(name), before.text()).unwrap();
+    bench.later(Duration::from_secs(60)).await;
+    let table = bench.table(&job);
+    let missed: Vec<_> = table.missed.iter().map(|one| one.scheduled).collect();
+    assert_eq!(missed, [newest.as_second()]);
+    let start = Timestamp::from_second(table.extra_start.unwrap()).unwrap();
+    let line = start
+        .strftime("OnCalendar=%Y-%m-%d %H:%M:%S UTC")
+        .to_string();
+    let timer = std::fs::read_to_string(bench.timer(&job)).unwrap();
+    assert!(timer.contains(&line), "{timer}");
+    let message = bench.said(&job.instance).2;
+    let expected = "a run that was missed begins at ";
+    assert!(message.starts_with(expected), "{message}");
+    let report = bench.bound_report(&job);
+    assert_eq!((report.skips, report.runs.len()), (23, 0));
+    assert!(report.handled < newest);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_schedule_is_given_back_with_a_run_after_a_time_that_nothing_began() {
     let bench = Bench::new();
@@ -181,6 +290,34 @@ async fn a_file_of_runs_that_is_too_large_is_replaced_and_the_schedule_continues
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_file_that_its_user_has_filled_with_times_to_come_is_replaced() {
+    let bench = Bench::new();
+    let job = kept();
+    let first = minutes_ago(-600).as_second();
+    let mut text = String::new();
+    for minute in 0.. {
+        let scheduled = first + 60 * minute;
+        let lines = format!("begin {scheduled} 1 a{minute}\nend a{minute} 1 success exited 0\n");
+        if u64::try_from(text.len() + lines.len()).unwrap() > RUNS_LIMIT {
+            break;
+        }
+        text.push_str(&lines);
+    }
+    bench.write_runs(&job, &text);
+    bench.list(true, std::slice::from_ref(&job));
+    bench.later(Duration::from_secs(120)).await;
+    assert_eq!(std::fs::read(bench.runs_file(&job)).unwrap(), b"");
+    let table = bench.table(&job);
+    assert!(table.handled >= minutes_ago(1).as_second());
+    assert!(
+        table
+            .times
+            .iter()
+            .any(|time| time.scheduled > table.handled)
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_run_begins_beside_processes_of_the_last_one() {
     let bench = Bench::new();
     let job = kept();
@@ -200,6 +337,41 @@ async fn no_run_begins_beside_processes_of_the_last_one() {
     bench.later(Duration::from_secs(60)).await;
     assert!(!bench.table(&job).times.is_empty());
     assert_eq!(bench.said(&job.instance).1, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn times_stay_while_a_disk_is_asked_and_go_when_it_does_not_answer() {
+    let bench = Bench::new();
+    let mut job = kept();
+    job.container.volume_mounts = vec![VolumeMount {
+        name: "data".to_owned(),
+        mount_path: "/data".to_owned(),
+        sub_path: None,
+        read_only: false,
+    }];
+    let definition = serde_json::json!({"name": "data", "simpleClusterStorage": {}});
+    job.volumes = vec![AssignedVolume {
+        definition: serde_json::from_value(definition).unwrap(),
+        folder: Some("default/dump/data".to_owned()),
+        made: false,
+    }];
+    bench.list(true, std::slice::from_ref(&job));
+    bench.later(Duration::from_secs(60)).await;
+    assert!(!bench.table(&job).times.is_empty());
+    let point = bench.root.path().join("var/lib/kat/volumes/default/dump");
+    let disk = HungDisk::mount(&point);
+    let mut is_told = false;
+    for _ in 0..120 {
+        bench.later(Duration::from_millis(500)).await;
+        is_told = bench.said(&job.instance).1 == "DiskNotAnswering";
+        if is_told {
+            break;
+        }
+        assert!(!bench.table(&job).times.is_empty());
+    }
+    assert!(is_told);
+    assert!(bench.table(&job).times.is_empty());
+    drop(disk);
 }
 
 #[tokio::test(start_paused = true)]

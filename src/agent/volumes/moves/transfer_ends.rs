@@ -1,6 +1,6 @@
 //! The two ends of a copy between machines: requesting a volume, and sending one.
 
-use std::sync::Arc;
+use std::{future::Future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -21,6 +21,10 @@ use kat_types::{
     volumes::{MoveRecord, VolumeKey},
 };
 
+/// Requests of a copy before a refusal counts as a failure, and the pause between them.
+const REQUESTS: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// Requests volumes from other machines' agents, over the overlay.
 pub(crate) struct OtherMachines(pub PeerAgents);
 
@@ -31,22 +35,40 @@ impl CopySource for OtherMachines {
         volume: &str,
         desired: &MoveRecord,
     ) -> Result<Box<dyn IncomingPieces>, String> {
-        let client = self.0.client_of_a_machine(&desired.from)?;
+        let client = self.0.client_of_a_machine(&desired.from).await?;
         let key = VolumeKey::parse(volume).ok_or_else(|| format!("`{volume}` is no volume"))?;
         let workload = &key.workload;
-        let pieces = client
-            .copy_of_volume(
+        let request = || {
+            client.copy_of_volume(
                 &workload.namespace,
                 &workload.name,
                 &key.volume,
                 &desired.id,
             )
-            .await;
+        };
+        let pieces = repeat_while_refused(request).await;
         let pieces = pieces.map_err(|error| copy_error(&desired.from, &error))?;
         Ok(Box::new(RemotePieces {
             from: desired.from.clone(),
             pieces,
         }))
+    }
+}
+
+/// The list of the other machine may be older than this machine's for a moment: it then refuses a move that
+/// it does not know yet.
+async fn repeat_while_refused<T, F>(request: impl Fn() -> F) -> Result<T, ClientError>
+where
+    F: Future<Output = Result<T, ClientError>>,
+{
+    let mut further = 1..REQUESTS;
+    loop {
+        match request().await {
+            Err(error) if error.status().is_some() && further.next().is_some() => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            answer => return answer,
+        }
     }
 }
 
@@ -94,7 +116,7 @@ impl VolumeCopies for OwnVolumes {
             meant && !desired.place
         });
         let Some(desired) = desired else {
-            let why = format!("volume {volume} is not to go to {machine} from here");
+            let why = format!("it knows of no move of volume {volume} to {machine} yet");
             return Err(refused(why));
         };
         let mut assignments = listed.desired.assignments.values();
@@ -123,5 +145,43 @@ impl VolumeCopies for OwnVolumes {
             Some((piece, receiver))
         });
         Ok(Box::pin(pieces))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use kat_client::ApiRefusal;
+    use kat_types::api::ErrorBody;
+
+    use super::*;
+
+    /// The answer after `refusals` refusals, and the number of requests.
+    async fn asked(refusals: usize) -> (Result<(), ClientError>, usize) {
+        let requests = AtomicUsize::new(0);
+        let answer = repeat_while_refused(|| async {
+            if requests.fetch_add(1, Relaxed) >= refusals {
+                return Ok(());
+            }
+            Err(ClientError::Refused(Box::new(ApiRefusal {
+                status: 403,
+                body: ErrorBody::default(),
+            })))
+        });
+        let answer = answer.await;
+        (answer, requests.load(Relaxed))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_learns_of_a_move_a_moment_later_is_no_failure() {
+        for refusals in [0, 1, 3] {
+            let (answer, requests) = asked(refusals).await;
+            assert!(answer.is_ok(), "{answer:?}");
+            assert_eq!(requests, refusals + 1);
+        }
+        let (answer, requests) = asked(9).await;
+        assert_eq!(answer.unwrap_err().status(), Some(403));
+        assert_eq!(requests, 4);
     }
 }

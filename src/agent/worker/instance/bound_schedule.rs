@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::worker::{
     WorkerError,
     context::UserContext,
-    instance::Instance,
+    instance::{Instance, starting::RunReadiness},
     running::bound_files::{BoundFiles, with_cut_ends},
     unit_state::{bound_times::BoundTimes, early_units::timer_of},
 };
@@ -21,7 +21,7 @@ use kat_systemd::{JobResult, SystemdError, UnitStatus};
 use kat_types::{
     api::{BoundReport, InstancePhase},
     assignment::{Assignment, BoundSchedule, DesiredRun},
-    machine::bound_runs::{RunLine, RunTable, file_time},
+    machine::bound_runs::{RunLine, RunTable, file_time, gate_runs},
     reason::Reason,
 };
 
@@ -61,7 +61,7 @@ impl Instance {
         let status = self.load(context, assignment).await?;
         self.read_usage(context, &unit, &status).await?;
         let is_down = status.active_state.is_down();
-        let now = Timestamp::now();
+        let now = context.wall_time();
         let times = match BoundTimes::new(bound, &assignment.workload_uid) {
             Ok(times) => times,
             Err(error) => {
@@ -78,11 +78,26 @@ impl Instance {
                 return Ok(());
             }
         };
-        let mut table = times.table(files.table().as_ref(), &lines, now);
-        let may_begin = !bound.closed && self.may_begin(context, assignment, &status).await?;
-        if !may_begin {
+        if status.active_state.is_up() {
+            end_at_deadline(context, &unit, times.seconds_left(&lines, now)).await?;
+        }
+        let present = files.table();
+        let decided_before = present.as_ref().map(|table| table.handled);
+        let mut table = times.table(present.as_ref(), &lines, now);
+        let readiness = match bound.closed {
+            true => RunReadiness::NotReady,
+            false => self.readiness(context, assignment, &status).await?,
+        };
+        let keeps_times = match readiness {
+            RunReadiness::Ready => true,
+            RunReadiness::NotReady => false,
+            // A time that comes before the answer would be missed otherwise.
+            RunReadiness::NotKnown => present.is_some_and(|table| !table.times.is_empty()),
+        };
+        if !keeps_times {
             // The timer may be there: the gate refuses its times.
             table.times.clear();
+            table.extra_start = None;
         }
         if let Err(error) = files.write_table(&table) {
             self.report_unusable(context, assignment, &status, &error);
@@ -91,8 +106,11 @@ impl Instance {
         self.locked_runs = None;
         if is_down {
             files.remove_taken(bound.handled.as_second(), table.handled)?;
+            if decided_before == Some(table.handled) {
+                make_room(&files, &times, now);
+            }
         }
-        if may_begin {
+        if readiness == RunReadiness::Ready {
             if let Some(why) = keep_timer(context, assignment, &table).await? {
                 let reason = Reason::StartFailed;
                 self.report_waiting(context, assignment, &status, reason, why);
@@ -109,10 +127,8 @@ impl Instance {
                 (InstancePhase::Scheduled, message.to_owned())
             }
             (true, _) => {
-                let next = times
-                    .next(now)
-                    .map(|next| format!("the next run is at {next}"));
-                (InstancePhase::Scheduled, next.unwrap_or_default())
+                let message = next_in_words(&times, &table, &lines, now);
+                (InstancePhase::Scheduled, message)
             }
         };
         self.report(context, assignment, &status, phase, None, message);
@@ -121,21 +137,21 @@ impl Instance {
 
     /// Whether a run may begin now; reports what keeps it from that. An active one keeps its times: the
     /// gate skips them.
-    async fn may_begin(
+    async fn readiness(
         &mut self,
         context: &mut UserContext,
         assignment: &Assignment,
         status: &UnitStatus,
-    ) -> Result<bool, WorkerError> {
+    ) -> Result<RunReadiness, WorkerError> {
         if !status.active_state.is_down() {
-            return Ok(true);
+            return Ok(RunReadiness::Ready);
         }
         // Processes of its last run may still write to its data.
         if self.outlives(context, &assignment.unit(), status).await? {
             self.report_outlived(context, assignment, status);
-            return Ok(false);
+            return Ok(RunReadiness::NotReady);
         }
-        self.run_is_ready(context, assignment, status)
+        self.readiness_of_run(context, assignment, status)
     }
 
     /// Reports that the file of runs can't be used. A gate that writes into it keeps it for a moment.
@@ -172,15 +188,79 @@ fn read_runs(
     let read = files.close(cut, now.as_second());
     match read.and_then(|()| files.lines()) {
         Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-            files.write_table(&times.without_runs(files.table().as_ref(), now))?;
-            files.start_over().map_err(io::Error::other)?;
-            tracing::warn!(
-                "{} is replaced by an empty file: {error}; which of its runs have been until now is not known",
-                files.runs.display()
-            );
+            start_over(files, times, now, &error.to_string())?;
             Ok(Vec::new())
         }
         read => read,
+    }
+}
+
+/// Replaces a file of runs that is full although all that is decided has left it, as of lines of its user's
+/// own about times to come: no run would begin any more. The unit must be down.
+fn make_room(files: &BoundFiles, times: &BoundTimes<'_>, now: Timestamp) {
+    if !files.is_full() {
+        return;
+    }
+    if let Err(error) = start_over(files, times, now, "it is full") {
+        tracing::warn!("{} can't be replaced: {error}", files.runs.display());
+    }
+}
+
+/// Puts an empty file in the place of the file of runs, once the table has all times until now as decided.
+fn start_over(
+    files: &BoundFiles,
+    times: &BoundTimes<'_>,
+    now: Timestamp,
+    why: &str,
+) -> io::Result<()> {
+    files.write_table(&times.without_runs(files.table().as_ref(), now))?;
+    files.start_over().map_err(io::Error::other)?;
+    tracing::warn!(
+        "{} is replaced by an empty file: {why}; which of its runs have been until now is not known",
+        files.runs.display()
+    );
+    Ok(())
+}
+
+/// What the timer begins next.
+fn next_in_words(
+    times: &BoundTimes<'_>,
+    table: &RunTable,
+    lines: &[RunLine],
+    now: Timestamp,
+) -> String {
+    if let Some(start) = table.extra_start.and_then(file_time) {
+        let next = table.next_attempt(&gate_runs(lines), now.as_second());
+        return match next {
+            Some(_) => format!("its last run failed and is tried again at {start}"),
+            None => format!("a run that was missed begins at {start}"),
+        };
+    }
+    let next = times.next(now);
+    next.map_or_else(String::new, |next| format!("the next run is at {next}"))
+}
+
+/// Stops the unit once no seconds are left.
+async fn end_at_deadline(
+    context: &mut UserContext,
+    unit: &str,
+    left: Option<i64>,
+) -> Result<(), WorkerError> {
+    let Some(left) = left else {
+        return Ok(());
+    };
+    if left > 0 {
+        context.wake_within(Duration::from_secs(left.unsigned_abs()));
+        return Ok(());
+    }
+    match context.manager.stop(unit, TIMER_LIMIT).await {
+        Ok(_) | Err(SystemdError::NoSuchUnit(_)) => Ok(()),
+        Err(error @ SystemdError::Unreachable { .. }) => Err(error.into()),
+        // A program may take longer to end. systemd ends it.
+        Err(error) => {
+            tracing::warn!("a run is at its deadline: {error}");
+            Ok(())
+        }
     }
 }
 
@@ -191,7 +271,8 @@ async fn keep_timer(
     table: &RunTable,
 ) -> Result<Option<String>, WorkerError> {
     let unit = assignment.unit();
-    let mut starts: Vec<i64> = table.times.iter().map(|time| time.start).collect();
+    let times = table.times.iter().map(|time| time.start);
+    let mut starts: Vec<i64> = times.chain(table.extra_start).collect();
     starts.sort_unstable();
     starts.dedup();
     let starts = starts.into_iter().filter(|start| *start < CALENDAR_END);
@@ -249,7 +330,7 @@ pub(super) fn bound_report(
             ..BoundReport::default()
         });
     };
-    let now = Timestamp::now();
+    let now = context.wall_time();
     // The gate reads the table: until there is one, nothing is decided, and without the unit nothing
     // begins any more.
     let table = files.table();
@@ -282,7 +363,7 @@ impl UserContext {
         let unit = assignment.unit();
         let files = self.folder.bound_files(&unit, &assignment.instance);
         let open = files.open_runs();
-        if let Err(error) = files.close(&open, Timestamp::now().as_second()) {
+        if let Err(error) = files.close(&open, self.wall_time().as_second()) {
             tracing::warn!(
                 instance = assignment.instance,
                 "the runs of an instance can't be ended: {error:#}"

@@ -39,6 +39,15 @@ pub(super) struct StartTrouble {
     pub not_bound: Option<String>,
 }
 
+/// Whether a run of a schedule that the machine keeps may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunReadiness {
+    Ready,
+    NotReady,
+    /// The disk of its data has been asked, and may still answer in time.
+    NotKnown,
+}
+
 impl Instance {
     /// Makes sure that an instance can start once its predecessor has ended: its units can be
     /// written, its secrets opened and its images pulled, and its machine has and allows what it
@@ -119,22 +128,34 @@ impl Instance {
     }
 
     /// Whether all is ready that a run of a schedule needs; reports what is not.
-    pub(super) fn run_is_ready(
+    pub(super) fn readiness_of_run(
         &mut self,
         context: &mut UserContext,
         assignment: &Assignment,
         status: &UnitStatus,
-    ) -> Result<bool, WorkerError> {
+    ) -> Result<RunReadiness, WorkerError> {
         if !self.secrets_ready(context, assignment, status)
             || !self.images_ready(context, assignment, status)
         {
-            return Ok(false);
+            return Ok(RunReadiness::NotReady);
         }
         let what = PreparedMounts::All;
-        let mounts = self.volumes_ready(context, assignment, status, what);
-        Ok(mounts.is_some()
-            && self.options_ready(context, assignment, status)?
-            && self.host_ports_free(context, assignment, status))
+        if self
+            .volumes_ready(context, assignment, status, what)
+            .is_none()
+        {
+            let is_silent = context.tools.volumes.silence(assignment).is_some();
+            return Ok(match self.preparation.is_running() && !is_silent {
+                true => RunReadiness::NotKnown,
+                false => RunReadiness::NotReady,
+            });
+        }
+        let is_ready = self.options_ready(context, assignment, status)?
+            && self.host_ports_free(context, assignment, status);
+        Ok(match is_ready {
+            true => RunReadiness::Ready,
+            false => RunReadiness::NotReady,
+        })
     }
 
     /// Whether the secrets for the instance's variables and mounts were ready when its units were

@@ -9,6 +9,7 @@ use std::{
     collections::BTreeSet,
     fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
+    iter,
     os::unix::fs::OpenOptionsExt,
     path::PathBuf,
 };
@@ -18,12 +19,14 @@ use rustix::fs::{FlockOperation, OFlags};
 use crate::worker::unit_state::unit_files::{FilesError, make_folder};
 use kat_host::files::{self, FileAccess};
 use kat_types::machine::bound_runs::{
-    GateRun, INTERRUPTED, RUNS_LIMIT, RunLine, RunTable, TABLE_LIMIT, gate_runs, run_lines,
+    BEGIN_LIMIT, GateRun, INTERRUPTED, RUNS_LIMIT, RunLine, RunTable, TABLE_LIMIT, gate_runs,
+    run_lines,
 };
 
 /// The lines that the leader has are removed once there are so many.
 const MOST_TAKEN: usize = 40;
-/// Runs that are kept for the leader where it has not taken them for long: fewer than half of the limit.
+/// Attempts of runs that are kept for the leader where it has not taken them for long: fewer than half of the
+/// limit.
 const MOST_KEPT: usize = 200;
 
 /// The files of one instance.
@@ -128,8 +131,11 @@ impl BoundFiles {
         };
         let lines = run_lines(&text);
         let until = removed_until(&lines, text.len(), (handled, decided));
-        let taken = lines.len() - without_taken(&lines, until).len();
-        if taken == 0 || (taken < MOST_TAKEN && !is_half_full(text.len())) {
+        let kept = without_taken(&lines, until);
+        let taken = lines.len() - kept.len();
+        // Lines of another form are none that the gate wrote.
+        let is_smaller = || text_of(&kept).len() < text.len();
+        if taken < MOST_TAKEN && !(is_half_full(text.len()) && is_smaller()) {
             return Ok(());
         }
         // A gate that holds the lock is writing: a later pass removes them.
@@ -140,14 +146,19 @@ impl BoundFiles {
             return Ok(());
         };
         let lines = run_lines(&text);
-        let kept = without_taken(&lines, until).into_iter();
-        let kept: String = kept.map(RunLine::text).collect();
+        let kept = text_of(&without_taken(&lines, until));
         // The lock is held until the new file is in place.
         Ok(files::write_atomic(
             &self.runs,
             kept.as_bytes(),
             self.access(),
         )?)
+    }
+
+    /// Whether no run begins any more, since the file is full.
+    pub(crate) fn is_full(&self) -> bool {
+        let is_over = |length: usize| u64::try_from(length).is_ok_and(|one| one > BEGIN_LIMIT);
+        self.text().is_ok_and(|text| is_over(text.len()))
     }
 
     /// Puts an empty file in the place of one that is too large: its gate begins and ends nothing any
@@ -195,7 +206,9 @@ fn removed_until(lines: &[RunLine], length: usize, (handled, decided): (i64, i64
     if !is_half_full(length) {
         return handled;
     }
-    let mut times: Vec<i64> = gate_runs(lines).iter().map(|run| run.scheduled).collect();
+    let runs = gate_runs(lines);
+    let attempts = |run: &GateRun| iter::repeat_n(run.scheduled, 1 + run.earlier.len());
+    let mut times: Vec<i64> = runs.iter().flat_map(attempts).collect();
     times.sort_unstable();
     let surplus = times.len().saturating_sub(MOST_KEPT);
     let dropped = times.into_iter().take(surplus);
@@ -207,16 +220,28 @@ fn is_half_full(length: usize) -> bool {
     u64::try_from(length).is_ok_and(|length| length > RUNS_LIMIT / 2)
 }
 
+fn text_of(lines: &[&RunLine]) -> String {
+    lines.iter().copied().map(RunLine::text).collect()
+}
+
 /// The lines about times after `until`.
 fn without_taken(lines: &[RunLine], until: i64) -> Vec<&RunLine> {
     let runs = gate_runs(lines).into_iter();
     let later = runs.filter(|run| run.scheduled > until);
-    let later: BTreeSet<String> = later.map(|run| run.invocation).collect();
+    let later: BTreeSet<String> = later.flat_map(invocations).collect();
     let is_later = |line: &&RunLine| match line {
-        RunLine::Begin { scheduled, .. } | RunLine::Skip { scheduled, .. } => *scheduled > until,
+        RunLine::Begin { scheduled, .. }
+        | RunLine::Again { scheduled, .. }
+        | RunLine::Skip { scheduled, .. } => *scheduled > until,
         RunLine::End { invocation, .. } => later.contains(invocation),
     };
     lines.iter().filter(is_later).collect()
+}
+
+/// The starts of a run's attempts.
+fn invocations(run: GateRun) -> impl Iterator<Item = String> {
+    let earlier = run.earlier.into_iter().map(|one| one.invocation);
+    earlier.chain(iter::once(run.invocation))
 }
 
 /// Reads a file of runs from its beginning.
@@ -276,6 +301,51 @@ mod tests {
         let kept = without_taken(&lines, 120);
         let kept: String = kept.into_iter().map(RunLine::text).collect();
         assert_eq!(kept, "begin 180 180 b\nend b 181 success exited 0\n");
+    }
+
+    #[test]
+    fn lines_of_a_run_with_several_attempts_stay_or_go_together() {
+        let attempts = "begin 180 180 a\nend a 181 exit-code exited 3\nagain 180 191 b\nend b 192 success exited 0\n";
+        let lines = run_lines(attempts);
+        let kept = without_taken(&lines, 120);
+        let kept: String = kept.into_iter().map(RunLine::text).collect();
+        assert_eq!(kept, attempts);
+        assert!(without_taken(&lines, 180).is_empty());
+    }
+
+    #[test]
+    fn of_a_file_that_is_half_full_with_runs_of_several_attempts_fewer_runs_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files(&folder);
+        let id = "a".repeat(40);
+        let text: String = (1..150)
+            .map(|one| {
+                format!(
+                    "begin {one} {one} {id}{one}\nend {id}{one} {one} exit-code exited 3\nagain {one} {one} {id}b{one}\nend {id}b{one} {one} success exited 0\n"
+                )
+            })
+            .collect();
+        std::fs::write(&files.runs, &text).unwrap();
+        assert!(is_half_full(text.len()));
+        files.remove_taken(0, 149).unwrap();
+        let runs = gate_runs(&files.lines().unwrap());
+        assert_eq!(runs.len(), MOST_KEPT / 2);
+        assert!(runs.iter().all(|run| run.earlier.len() == 1));
+        let length = std::fs::metadata(&files.runs).unwrap().len();
+        assert!(length < RUNS_LIMIT / 2, "{length}");
+    }
+
+    #[test]
+    fn lines_of_another_form_leave_a_file_that_is_half_full() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files(&folder);
+        let run = "begin 60 60 a\nend a 61 success exited 0\n";
+        let length = usize::try_from(BEGIN_LIMIT).unwrap();
+        std::fs::write(&files.runs, format!("{run}{}", "\n".repeat(length))).unwrap();
+        assert!(files.is_full());
+        files.remove_taken(0, 0).unwrap();
+        assert_eq!(std::fs::read_to_string(&files.runs).unwrap(), run);
+        assert!(!files.is_full());
     }
 
     #[test]

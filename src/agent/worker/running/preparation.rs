@@ -66,6 +66,11 @@ impl MountPreparation {
         *self = finished.map_or(Self::Idle, Self::Finished);
     }
 
+    /// Whether a job prepares, and its result is still to come.
+    pub(crate) const fn is_running(&self) -> bool {
+        matches!(self, Self::Running { .. })
+    }
+
     /// Takes the result, if it is for this assignment as it is now and not older than 30 s. Any
     /// other result is dropped; a job continues.
     pub(crate) fn take_result(
@@ -131,6 +136,8 @@ mod tests {
         preparation.begun(until.clone().drop_guard());
         assert_eq!(preparation.take_result(&db, WHAT), None);
         assert!(!until.is_cancelled());
+        assert!(preparation.is_running());
+        assert!(!finished(&db).is_running());
         drop(preparation);
         assert!(until.is_cancelled());
     }

@@ -74,8 +74,7 @@ impl Worker {
         desired: &UserDesired,
     ) -> Result<bool, WorkerError> {
         self.join_groups(desired).await?;
-        // Without a confirmed list, running instances that are not in it may belong here.
-        if !self.mark().exists() || !desired.confirmed {
+        if !self.mark().exists() {
             return Ok(true);
         }
         let mut live = Vec::new();
@@ -92,6 +91,11 @@ impl Worker {
             .any(|one| !one.together().groups.is_empty() && !names.contains(one.instance.as_str()));
         if !live.is_empty() && !needs {
             return Ok(true);
+        }
+        // Without a confirmed list, running instances that are not in it may belong here. What needs a group
+        // waits, since it would start without it.
+        if !live.is_empty() && !desired.confirmed {
+            return Ok(false);
         }
         // The others do not use the user's manager, or are begun again; a disk that hangs never ends its
         // preparation.

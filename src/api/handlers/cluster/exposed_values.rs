@@ -1,14 +1,16 @@
 //! The secrets, credentials and tokens from before the recovery key was replaced, which whoever had
-//! root on a machine that held the store could read.
+//! root on a machine that held the store could read, and KAT's own authority for ingress, whose key is in
+//! the store as they are.
 
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
 
 use crate::{access::authentication, context::Api, errors::ApiError};
+use kat_pki::{BACKDATED, validity_of};
 use kat_types::{
     api::{ExposedKind, ExposedValue, ExposedValues, Scope},
-    store::authorities::ReplaceableKey,
+    store::{authorities::ReplaceableKey, ingress::INGRESS_AUTHORITY_NAME},
 };
 
 /// Only the leader answers, as for the replacement itself. Sealing a value again is no change of it.
@@ -39,6 +41,22 @@ pub(crate) async fn list(State(api): State<Arc<Api>>) -> Result<Json<ExposedValu
             (stored.value.updated, value)
         })
     });
+    // `since` of the record is later than the key, which was made with its certificate.
+    let authority = snapshot.ingress_authority.iter().map(|stored| {
+        let record = &stored.value;
+        let made = validity_of(&record.certificate);
+        let made = made
+            .ok()
+            .and_then(|validity| validity.not_before.checked_add(BACKDATED).ok());
+        let made = made.unwrap_or(record.since);
+        let value = ExposedValue {
+            kind: ExposedKind::Authority,
+            namespace: String::new(),
+            name: INGRESS_AUTHORITY_NAME.to_owned(),
+            updated: made.into(),
+        };
+        (made, value)
+    });
     // The store has only hashes of tokens, but the leader sees a token in each call, and the first
     // machine keeps one in its connection file.
     let now = api.now();
@@ -62,6 +80,7 @@ pub(crate) async fn list(State(api): State<Arc<Api>>) -> Result<Json<ExposedValu
     });
     let exposed = secrets
         .chain(logins)
+        .chain(authority)
         .chain(tokens)
         .filter(|(updated, _)| *updated < since);
     Ok(Json(ExposedValues {

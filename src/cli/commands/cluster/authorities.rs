@@ -325,6 +325,7 @@ async fn exposed(session: &CliSession<'_>, format: OutputFormat) -> Result<(), C
             console.line(&match one.kind {
                 ExposedKind::Secret => format!("secret/{namespace}/{name}"),
                 ExposedKind::RegistryLogin => format!("registrylogin/{namespace}/{name}"),
+                ExposedKind::Authority => format!("authority/{name}"),
                 ExposedKind::Token => format!("token/{name}"),
             })
         }),
@@ -351,6 +352,9 @@ fn exposed_table(values: &[ExposedValue], now: Timestamp) -> Table {
             }
             ExposedKind::RegistryLogin => {
                 format!("change it, then: katcall registry login {name} -n {namespace}")
+            }
+            ExposedKind::Authority => {
+                format!("replace it: katcall ca rotate {name}")
             }
             ExposedKind::Token => {
                 format!("make another where it is used, then: katcall token revoke {name}")

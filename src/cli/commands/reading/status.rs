@@ -85,6 +85,7 @@ async fn ask(
             client.nodes(),
             client.authorities(),
             client.virtual_addresses(),
+            client.routes(None),
         )
     };
     let (own_health, version, configuration, of_cluster, workloads, instances, events) = tokio::join!(
@@ -96,7 +97,7 @@ async fn ask(
         client.instances(None),
         get::events(session, &all),
     );
-    let (nodes, authorities, addresses) = of_cluster;
+    let (nodes, authorities, addresses, routes) = of_cluster;
     let nodes = match nodes {
         // The caller is not known, so that nothing can be said about the cluster.
         Err(error) if error.status() == Some(401) => return Err(error.into()),
@@ -117,6 +118,7 @@ async fn ask(
         instances: instances.map(|list| list.items),
         authorities: authorities.map(|list| list.items),
         addresses: addresses.map(|list| list.items),
+        routes: routes.map(|list| list.items),
     };
     known.add_own_health(own_health);
     let mut answers = StatusAnswers {
@@ -142,15 +144,17 @@ async fn narrow_to_namespace(
         namespace: Some(namespace.to_owned()),
         ..EventFilter::default()
     };
-    let (workloads, instances, of_namespace) = tokio::join!(
+    let (workloads, instances, routes, of_namespace) = tokio::join!(
         client.workloads(Some(namespace)),
         client.instances(Some(namespace)),
+        client.routes(Some(namespace)),
         get::events(session, &filter),
     );
     if !is_hidden(&workloads) && !is_hidden(&instances) {
         answers.known.namespace = Some(namespace.to_owned());
         answers.known.workloads = workloads.map(|list| list.items);
         answers.known.instances = instances.map(|list| list.items);
+        answers.known.routes = routes.map(|list| list.items);
         answers.events = of_namespace;
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         plain,
         table::{Cell, Table},
     },
-    references::{self, BareName, CommandKinds, Named, Reference},
+    references::{self, BareName, CommandKinds, LabelSelector, Named, Reference},
 };
 use kat_client::{Client, ClientError, RequestPath};
 use kat_types::{
@@ -104,6 +104,8 @@ struct Shown {
     namespace: Option<String>,
     /// Only these machines, instances, or instances of workloads; empty for all.
     objects: Vec<Reference>,
+    /// Only machines or instances with these labels.
+    selector: LabelSelector,
 }
 
 pub(crate) const SHOWN: CommandKinds = CommandKinds {
@@ -119,6 +121,7 @@ impl Shown {
             of,
             namespace: all.clone(),
             objects: Vec::new(),
+            selector: arguments.selector.clone(),
         };
         if arguments.words.is_empty() {
             return Ok(list(UsageOf::Instances));
@@ -139,6 +142,11 @@ impl Shown {
                 "`--all-namespaces` and the name of an object exclude each other",
             ));
         }
+        if !arguments.selector.is_empty() {
+            return Err(CliError::usage(
+                "`--label` and the name of an object exclude each other",
+            ));
+        }
         let is_node = |object: &Reference| object.kind == Some(NamedKind::Node);
         let namespace = objects.first().map(|object| object.namespace.clone());
         let of = match objects.iter().all(is_node) {
@@ -156,13 +164,16 @@ impl Shown {
             of,
             namespace,
             objects,
+            selector: LabelSelector::default(),
         })
     }
 
     /// Whether a machine is one of the named ones.
     fn has_node(&self, item: &NodeItem) -> bool {
         let mut objects = self.objects.iter();
-        self.objects.is_empty() || objects.any(|object| object.name == item.metadata.name)
+        let is_named =
+            self.objects.is_empty() || objects.any(|object| object.name == item.metadata.name);
+        is_named && self.selector.selects(&item.metadata.labels)
     }
 
     /// Whether an instance is one of the named ones.
@@ -172,7 +183,11 @@ impl Shown {
             Some(NamedKind::Workload) => item.status.workload == object.name,
             _ => item.metadata.name == object.name || item.status.workload == object.name,
         };
-        self.of == UsageOf::Nodes || self.objects.is_empty() || self.objects.iter().any(is_named)
+        if self.of == UsageOf::Nodes {
+            return true;
+        }
+        let is_named = self.objects.is_empty() || self.objects.iter().any(is_named);
+        is_named && self.selector.selects(&item.metadata.labels)
     }
 
     /// The error for a name that nothing has.

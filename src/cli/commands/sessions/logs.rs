@@ -81,7 +81,13 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &LogsArgs) -> Resul
     let names = arguments.all || sources.len() > 1 || (of_workload && arguments.follow);
     let printer = LogPrinter::new(session.console, arguments.timestamps, names);
     if !arguments.follow {
-        return history::show(session, &printer, sources, &query).await;
+        history::show(session, &printer, sources, &query).await?;
+        if !printer.has_printed()
+            && let Some(note) = nothing_printed(arguments, &object)
+        {
+            session.console.note(&note);
+        }
+        return Ok(());
     }
     let newcomers = of_workload
         .then(|| RequestPath::workload_instances(&object.namespace, &object.name))
@@ -105,6 +111,18 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &LogsArgs) -> Resul
         newcomers,
     };
     follow::run(session, &printer, followed, &query).await
+}
+
+/// What is said of a log without lines; `None` where that is no surprise, or was said already.
+fn nothing_printed(arguments: &LogsArgs, object: &Reference) -> Option<String> {
+    let name = plain(&object.name);
+    match (arguments.previous, arguments.tail, arguments.since) {
+        (true, ..) | (_, Some(0), _) => None,
+        (false, _, Some(_)) => Some(format!("`{name}` has no lines since then")),
+        (false, _, None) => Some(format!(
+            "`{name}` has no lines: its program has written nothing, or the journal of its machine does not have them any more"
+        )),
+    }
 }
 
 /// The last lines of one instance of a workload.

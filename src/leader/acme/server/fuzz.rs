@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeSet, VecDeque},
     future::Future,
     pin::Pin,
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, atomic::AtomicBool},
 };
 
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient, Key};
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
-use super::{LONGEST_ANSWER, LONGEST_URL, LastAnswer, Server, checked};
+use super::{AnswerBound, LONGEST_CHAIN, LONGEST_URL, LastAnswer, Server, checked};
 use kat_plan::{AcmeAccount, AcmeQuestion, AcmeReply, AcmeRequest, EabAccount, ProofKind};
 
 /// Longest text of a failure, in characters.
@@ -48,6 +48,7 @@ static KEY: LazyLock<Vec<u8>> = LazyLock::new(|| {
 struct ScriptedServer {
     answers: Arc<Mutex<VecDeque<Vec<u8>>>>,
     said: Arc<Mutex<LastAnswer>>,
+    awaits_chain: Arc<AtomicBool>,
 }
 
 impl ScriptedServer {
@@ -80,6 +81,8 @@ impl ScriptedServer {
             }
         }
         *self.said.lock() = LastAnswer::of(status, &headers, Timestamp::UNIX_EPOCH);
+        let bound = AnswerBound::of(&self.awaits_chain, status);
+        bound.add(&mut Vec::new(), &body)?;
         checked(method, status, headers, body)
     }
 }
@@ -100,14 +103,17 @@ impl HttpClient for ScriptedServer {
 /// If something is taken that is longer than what is stored, or that a terminal would obey.
 pub fn ask_server(question: u8, answers: &[u8]) -> AcmeReply {
     let said = Arc::<Mutex<LastAnswer>>::default();
+    let awaits_chain = Arc::<AtomicBool>::default();
     let answers = answers.split(|byte| *byte == 0).map(<[u8]>::to_vec);
     let server = Server {
         directory: "https://acme.example/directory",
         client: ScriptedServer {
             answers: Arc::new(Mutex::new(answers.collect())),
             said: Arc::clone(&said),
+            awaits_chain: Arc::clone(&awaits_chain),
         },
         said,
+        awaits_chain,
     };
     let question = AcmeQuestion {
         directory: server.directory.to_owned(),
@@ -184,7 +190,7 @@ fn check(reply: &AcmeReply, request: &AcmeRequest) {
                 None => {}
             }
         }
-        AcmeReply::Certificate(chain) => assert!(chain.len() <= LONGEST_ANSWER),
+        AcmeReply::Certificate(chain) => assert!(chain.len() <= LONGEST_CHAIN),
         AcmeReply::Pending { after } => assert!(is_waiting(after)),
         AcmeReply::Renewal { ask_after, .. } => assert!(is_waiting(ask_after)),
         AcmeReply::Failed(failure) => {
@@ -246,6 +252,54 @@ mod tests {
         );
         let reply = renewal("18446744073709551615");
         assert!(matches!(reply, AcmeReply::Failed(_)), "{reply:?}");
+    }
+
+    /// An order whose certificate is there.
+    const VALID: &str = r#"{"status":"valid","authorizations":[],
+        "finalize":"https://acme.example/finalize","certificate":"https://acme.example/chain"}"#;
+
+    fn refusal(answers: &[&str]) -> String {
+        match asked(6, answers) {
+            AcmeReply::Failed(failure) => failure.message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_chain_has_256_kib_at_most() {
+        let chain = |length: usize| "x".repeat(length);
+        let reply = asked(6, &[DIRECTORY, VALID, &chain(LONGEST_CHAIN)]);
+        assert!(
+            matches!(&reply, AcmeReply::Certificate(chain) if chain.len() == LONGEST_CHAIN),
+            "it is taken whole"
+        );
+        let said = refusal(&[DIRECTORY, VALID, &chain(LONGEST_CHAIN + 1)]);
+        assert!(said.contains("a certificate of at most 256 KiB"), "{said}");
+    }
+
+    #[test]
+    fn every_other_answer_has_64_kib_at_most() {
+        let padded = |answer: &str, length: usize| {
+            let spaces = length.saturating_sub(answer.len());
+            format!("{answer}{}", " ".repeat(spaces))
+        };
+        let reply = asked(
+            6,
+            &[&padded(DIRECTORY, 64 << 10), &padded(VALID, 64 << 10), "x"],
+        );
+        assert!(matches!(reply, AcmeReply::Certificate(_)), "{reply:?}");
+        let large = (64 << 10) + 1;
+        let problem = format!("400\n\n{}", padded("{}", large));
+        for answers in [
+            vec![padded(DIRECTORY, large)],
+            vec![DIRECTORY.to_owned(), padded(VALID, large)],
+            // What is said in place of a chain.
+            vec![DIRECTORY.to_owned(), VALID.to_owned(), problem],
+        ] {
+            let answers: Vec<&str> = answers.iter().map(String::as_str).collect();
+            let said = refusal(&answers);
+            assert!(said.contains("an answer of at most 64 KiB"), "{said}");
+        }
     }
 
     #[test]

@@ -528,6 +528,29 @@ fn forward_auth_asks_a_workload_that_may_be_reached_and_admits_nobody_without_it
     assert_eq!(port(&mut world).1, Some(80));
 }
 
+#[test]
+fn the_leader_makes_no_certificate_where_each_route_has_a_brought_one_or_none() {
+    let mut world = machines(1);
+    let plain = json!([{"host": "a.lan", "servicePort": 80}]);
+    route(&mut world, NAMESPACE, "web", plain.clone());
+    assert!(!uses_own_authority(&world.snapshot()));
+    let brought = json!([{"host": "a.lan", "servicePort": 80, "tls": {"secret": "own"}}]);
+    route(&mut world, NAMESPACE, "web", brought);
+    assert!(
+        uses_own_authority(&world.snapshot()),
+        "another certificate stands in for the missing one"
+    );
+    set(&mut world, "own", &[("tls.crt", b"c"), ("tls.key", b"k")]);
+    assert!(!uses_own_authority(&world.snapshot()));
+    assert_eq!(issue(&mut world), 0);
+    let sticky = json!([{"host": "a.lan", "servicePort": 80, "sticky": true}]);
+    route(&mut world, NAMESPACE, "web", sticky);
+    assert!(uses_own_authority(&world.snapshot()));
+    route(&mut world, NAMESPACE, "web", plain);
+    outside(&mut world, "nas.lan", "http://192.0.2.5:5000", true);
+    assert!(uses_own_authority(&world.snapshot()));
+}
+
 fn outside(world: &mut World, host: &str, to: &str, tls: bool) {
     let record = kat_types::store::ingress::OutsideRouteRecord {
         schema: 1,

@@ -186,7 +186,7 @@ fn a_full_disk_is_told_and_taking_it_back_starts_it_again() {
     ask(&mut world, VOLUME, to, "one");
     world.roll_out();
     let condition = world.status("db").conditions.remove(0);
-    assert_eq!(condition.reason, "VolumeMoving");
+    assert_eq!(condition.reason, "VolumeMoveFailing");
     assert!(
         condition
             .message

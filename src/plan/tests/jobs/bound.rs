@@ -3,14 +3,19 @@
 use super::*;
 use kat_types::{
     api::BoundRun,
-    store::jobs::{AttemptEnd, JobSuspension, scheduled_run},
+    resource::CatchUp,
+    store::jobs::{AttemptEnd, JobSuspension, RunCause, scheduled_run},
 };
 
 impl World {
     /// A Job whose schedule its machine keeps after the first run, at 00:05. Returns that machine.
     fn with_kept_schedule() -> (Self, String) {
+        Self::with_kept_job(json!({}))
+    }
+
+    fn with_kept_job(change: serde_json::Value) -> (Self, String) {
         let mut world = Self::with_machines(2);
-        world.kept_job(json!({}));
+        world.kept_job(change);
         world.live(360, 5);
         let (_, node, assignment) = world.wanted("dump").remove(0);
         assert!(assignment.bound.is_some());
@@ -63,6 +68,16 @@ fn run(scheduled: &str, exit_code: Option<i32>) -> BoundRun {
             message: format!("the program ended with exit code {code}"),
             ..AttemptEnd::default()
         }),
+        ..BoundRun::default()
+    }
+}
+
+/// Such a run with this number of attempts before the last one.
+fn retried(scheduled: &str, failed: usize, exit_code: Option<i32>) -> BoundRun {
+    let earlier = run(scheduled, Some(3)).end.unwrap();
+    BoundRun {
+        failed: vec![earlier; failed],
+        ..run(scheduled, exit_code)
     }
 }
 
@@ -214,6 +229,26 @@ fn a_machine_whose_clock_is_ahead_can_give_the_schedule_back() {
 }
 
 #[test]
+fn runs_of_times_to_come_stay_beside_the_history_until_their_time() {
+    let (mut world, node) = World::with_kept_job(json!({"successfulHistory": 1}));
+    world.live(260, 10);
+    // It is 00:10 for the leader.
+    let ahead = ["00:10:00", "00:15:00", "00:20:00", "00:25:00"];
+    world.at(&node).bound_runs = ahead.map(|time| run(time, Some(0))).to_vec();
+    world.at(&node).bound_handled = Some(at("00:25:00"));
+    // Takes the schedule back, and gives it to no machine again.
+    let other = ["n1", "n2"].into_iter().find(|other| *other != node);
+    world.at(other.unwrap()).schema = BOUND_SCHEMA - 1;
+    world.live(400, 10);
+    assert!(world.now > at("00:15:00") && world.now < at("00:20:00"));
+    let state = world.job_state();
+    assert_eq!((state.bound, state.last_number), (None, 5));
+    let times = world.scheduled_times();
+    let expected = ["00:15:00", "00:20:00", "00:25:00"].map(|time| at(time).to_string());
+    assert_eq!(times, expected);
+}
+
+#[test]
 fn a_machine_that_gets_an_earlier_version_makes_the_leader_take_the_schedule_back() {
     let (mut world, node) = World::with_kept_schedule();
     let other = ["n1", "n2"].into_iter().find(|other| *other != node);
@@ -235,10 +270,10 @@ fn a_machine_that_has_not_reported_yet_takes_no_schedule_back() {
 }
 
 #[test]
-fn changed_files_take_the_schedule_back_and_a_job_with_retries_stays_with_the_leader() {
+fn changed_files_take_the_schedule_back_and_a_job_with_many_retries_stays_with_the_leader() {
     let (mut world, node) = World::with_kept_schedule();
     world.at(&node).bound_handled = Some(at("00:05:00"));
-    world.kept_job(json!({"backoffLimit": 2}));
+    world.kept_job(json!({"backoffLimit": 11}));
     world.live(400, 5);
     assert_eq!(
         world.scheduled_times(),
@@ -268,4 +303,122 @@ fn a_machine_of_an_earlier_version_keeps_the_schedule_with_the_leader() {
     world.live(700, 5);
     assert_eq!(world.runs().len(), 2);
     assert!(world.runs().iter().all(|run| !run.bound));
+}
+
+#[test]
+fn a_record_of_a_run_that_its_machine_tried_again_has_all_attempts() {
+    let (mut world, node) = World::with_kept_job(json!({"backoffLimit": 2}));
+    let (_, _, assignment) = world.wanted("dump").remove(0);
+    assert_eq!(assignment.bound.as_ref().unwrap().backoff_limit, 2);
+    assert_eq!(assignment.schema, BOUND_RETRIES_SCHEMA);
+    world.live(300, 10);
+    world.at(&node).bound_runs = vec![BoundRun {
+        paused: true,
+        ..retried("00:10:00", 1, None)
+    }];
+    world.live(10, 10);
+    let second = world.run_numbered(2);
+    assert_eq!((second.phase, second.failures), (RunPhase::Active, 1));
+    let open = |run: &JobRunRecord| run.attempts.iter().filter(|one| one.end.is_none()).count();
+    assert_eq!((second.attempts.len(), open(&second)), (1, 0));
+    world.at(&node).bound_runs = vec![retried("00:10:00", 1, None)];
+    world.live(10, 10);
+    let second = world.run_numbered(2);
+    assert_eq!((second.attempts.len(), open(&second)), (2, 1));
+    world.at(&node).bound_runs = vec![retried("00:10:00", 2, Some(3))];
+    world.at(&node).bound_handled = Some(at("00:10:00"));
+    world.settle();
+    let second = world.run_numbered(2);
+    assert_eq!(second.reason, "BackoffLimitExceeded");
+    assert_eq!(
+        second.message,
+        "3 instances failed, and backoffLimit is 2; the last: the program ended with exit code 3"
+    );
+    assert_eq!((second.failures, second.attempts.len()), (3, 3));
+    world.pass(Duration::from_secs(300));
+    let machine = world.at(&node);
+    machine.bound_runs.push(retried("00:15:00", 1, Some(0)));
+    machine.bound_handled = Some(at("00:15:00"));
+    world.settle();
+    let third = world.run_numbered(3);
+    assert_eq!((third.phase, third.failures), (RunPhase::Succeeded, 1));
+    assert_eq!(third.attempts.len(), 2);
+}
+
+#[test]
+fn a_run_with_fewer_attempts_than_it_may_have_says_why() {
+    let retries = json!({"backoffLimit": 2, "activeDeadlineSeconds": 60});
+    let (mut world, node) = World::with_kept_job(retries);
+    world.live(300, 10);
+    let mut late = run("00:10:00", Some(3));
+    if let Some(end) = &mut late.end {
+        end.at = at("00:10:55");
+    }
+    world.at(&node).bound_runs = vec![late];
+    world.at(&node).bound_handled = Some(at("00:10:00"));
+    world.live(10, 10);
+    let second = world.run_numbered(2);
+    assert_eq!(second.reason, "DeadlineExceeded");
+    assert!(
+        second.message.contains("after the deadline"),
+        "{}",
+        second.message
+    );
+    world.pass(Duration::from_secs(300));
+    let machine = world.at(&node);
+    machine.bound_runs.push(run("00:15:00", Some(3)));
+    machine.bound_handled = Some(at("00:15:00"));
+    world.settle();
+    let third = world.run_numbered(3);
+    assert_eq!((third.reason.as_str(), third.failures), ("Interrupted", 1));
+}
+
+#[test]
+fn a_machine_that_knows_no_retries_keeps_a_schedule_without_them_alone() {
+    let mut world = World::with_machines(2);
+    world.at("n2").schema = BOUND_RETRIES_SCHEMA - 1;
+    world.kept_job(json!({"backoffLimit": 1}));
+    world.live(360, 5);
+    assert!(
+        world
+            .wanted("dump")
+            .iter()
+            .all(|(_, _, one)| one.bound.is_none())
+    );
+    world.kept_job(json!({}));
+    world.live(300, 5);
+    let bound = world.wanted("dump").into_iter();
+    assert_eq!(bound.filter(|(_, _, one)| one.bound.is_some()).count(), 1);
+}
+
+#[test]
+fn a_machine_makes_up_for_missed_times_and_leaves_those_that_wait_to_the_leader() {
+    let (mut world, node) = World::with_kept_job(json!({"catchUp": "Last"}));
+    let (_, _, assignment) = world.wanted("dump").remove(0);
+    let bound = assignment.bound.clone().unwrap();
+    assert_eq!(bound.catch_up, Some(CatchUp::Last));
+    assert_eq!(assignment.schema, BOUND_RETRIES_SCHEMA);
+    // It was off at 00:10 and 00:15, and makes up for the latter.
+    world.live(800, 10);
+    let made_up = BoundRun {
+        started: at("00:19:00"),
+        ..run("00:15:00", Some(0))
+    };
+    world.at(&node).bound_runs = vec![made_up];
+    world.at(&node).bound_handled = Some(at("00:15:00"));
+    world.settle();
+    let second = world.run_numbered(2);
+    assert_eq!(second.scheduled, Some(at("00:15:00")));
+    assert_eq!(
+        (second.cause, second.phase),
+        (RunCause::Schedule, RunPhase::Succeeded)
+    );
+    // 00:20 is missed as well, and the schedule is taken back before it has begun.
+    world.live(240, 10);
+    world.kept_job(json!({"catchUp": "Last", "backoffLimit": 11}));
+    world.live(60, 10);
+    let times = world.scheduled_times();
+    let count = times.iter().filter(|time| time.contains("T00:20:00"));
+    assert_eq!(count.count(), 1, "{times:?}");
+    assert_eq!(world.job_state().bound, None);
 }

@@ -2,7 +2,9 @@
 
 use super::*;
 use kat_types::{
+    api::INGRESS_PORTS_OPEN,
     machine::node_labels::{INGRESS_ROLE, ROLE_LABEL},
+    reason::Reason,
     resource::Protocol,
     services::{BackendState, IngressPorts},
 };
@@ -66,6 +68,41 @@ fn holders(world: &mut World, name: &str) -> Vec<String> {
 fn nodes(world: &mut World, name: &str) -> Vec<String> {
     let wanted = world.wanted(name).into_iter();
     wanted.map(|(_, node, _)| node).collect()
+}
+
+/// What is said of a machine's ports.
+fn closed(world: &mut World, node: &str) -> Option<(String, String)> {
+    let status = world.snapshot().nodes[node].status.clone()?.value;
+    let mut conditions = status.conditions.into_iter();
+    let found = conditions.find(|one| one.kind == INGRESS_PORTS_OPEN)?;
+    Some((found.reason, found.message))
+}
+
+#[test]
+fn a_machine_whose_kat_net_does_not_know_such_ports_is_named() {
+    let mut world = current(3);
+    for name in ["n1", "n2"] {
+        world.at(name).data_path = SOURCES_DATA_PATH;
+        label(&mut world, name, true);
+    }
+    world.at("n2").data_path = SOURCES_DATA_PATH - 1;
+    world.settle();
+    assert_eq!(closed(&mut world, "n2"), None, "it is to have no such port");
+    publish(&mut world, "db", (5432, json!(15_432)), "ingress");
+    world.roll_out();
+    world.settle();
+    let (reason, message) = closed(&mut world, "n2").unwrap();
+    assert_eq!(reason, Reason::KatNetTooOld);
+    assert!(
+        message.ends_with("routes: 15432/TCP of default/db"),
+        "{message}"
+    );
+    for name in ["n1", "n3"] {
+        assert_eq!(closed(&mut world, name), None, "{name}");
+    }
+    world.at("n2").data_path = SOURCES_DATA_PATH;
+    world.settle();
+    assert_eq!(closed(&mut world, "n2"), None);
 }
 
 #[test]

@@ -138,15 +138,15 @@ pub struct AuthorityMigration {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExposedValue {
-    /// What it is: `Secret`, `RegistryLogin` or `Token`. In an object of a newer version, an unknown
-    /// word is read as `Secret`.
+    /// What it is: `Secret`, `RegistryLogin`, `Authority` or `Token`. In an object of a newer version, an
+    /// unknown word is read as `Secret`.
     #[serde(deserialize_with = "newer::word")]
     pub kind: ExposedKind,
-    /// Its namespace; empty for a token that is not for one namespace.
+    /// Its namespace; empty for an authority, and for a token that is not for one namespace.
     pub namespace: String,
-    /// Name of the secret, the registry that the credentials are for, or the token's id.
+    /// Name of the secret or the authority, the registry that the credentials are for, or the token's id.
     pub name: String,
-    /// When the value was last changed, or the token created; RFC 3339, UTC.
+    /// When the value was last changed, or the authority or the token made; RFC 3339, UTC.
     pub updated: ApiTime,
 }
 
@@ -158,6 +158,8 @@ pub enum ExposedKind {
     Secret,
     /// Credentials for a registry.
     RegistryLogin,
+    /// KAT's own authority for ingress, whose key is sealed in the store.
+    Authority,
     /// A token: the machine that leads sees it in each call.
     Token,
 }

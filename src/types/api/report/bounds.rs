@@ -4,15 +4,18 @@
 //! a limit.
 
 use super::{
-    AuthorityReport, BoundReport, ImagesRemoved, IngressReport, InstanceReport, MOST_BOUND_RUNS,
-    MemberKeys, NodeReport, NodeResources, OverlayPeer, OverlayReport, RefusedRoute,
-    VirtualAddressReport, VolumeMoveReport,
+    AuthorityReport, BoundReport, BoundRun, ImagesRemoved, IngressReport, InstanceReport,
+    MOST_BOUND_RUNS, MemberKeys, NodeReport, NodeResources, OverlayPeer, OverlayReport,
+    RefusedRoute, VirtualAddressReport, VolumeMoveReport,
 };
 use crate::{
     api::{
         Condition, ConnectionEnd, ContainerStatus, IsolationReport, MOST_REFUSED, RefusedReport,
     },
-    machine::gpu::{CdiName, GpuDevice, MOST_GPUS},
+    machine::{
+        bound_runs::MOST_BOUND_RETRIES,
+        gpu::{CdiName, GpuDevice, MOST_GPUS},
+    },
     resource::{Bytes, MilliCpu, ResourceList},
     store::{
         authorities::MemberSignature,
@@ -463,13 +466,23 @@ fn bound_runs(bound: &mut BoundReport) {
         skipped,
         idle,
     } = bound;
-    if runs.len() > MOST_BOUND_RUNS {
+    let has_many = |run: &BoundRun| run.failed.len() > MOST_BOUND_RETRIES;
+    if runs.len() > MOST_BOUND_RUNS || runs.iter().any(has_many) {
         // Nothing is decided by a part of the runs.
         *handled = *from;
         *idle = false;
         runs.clear();
     }
-    let ends = runs.iter_mut().filter_map(|run| run.end.as_mut());
+    let ends = runs.iter_mut().flat_map(|run| {
+        let BoundRun {
+            scheduled: _,
+            started: _,
+            failed,
+            paused: _,
+            end,
+        } = run;
+        failed.iter_mut().chain(end)
+    });
     for AttemptEnd {
         at: _,
         succeeded: _,
@@ -606,7 +619,12 @@ mod tests {
             }
             "array" if text == 0 => json!([]),
             "array" => {
-                let (count, many) = if depth > 1 { (60, 40) } else { (1500, 250) };
+                let (count, many) = match depth {
+                    0 | 1 => (1500, 250),
+                    2..=5 => (60, 40),
+                    // A list in a list of an instance's.
+                    _ => (12, 2),
+                };
                 let entries = (0..count).map(|index| {
                     let text = match index {
                         0 | 1 => text,
@@ -709,6 +727,26 @@ mod tests {
         assert_eq!(report.keep_bounds(), Ok(()));
         let first = &report.workload_instances[0];
         assert_eq!((first.message.len(), first.conditions.len()), (256, 4));
+    }
+
+    #[test]
+    fn runs_with_too_many_attempts_decide_nothing() {
+        let with = |attempts| {
+            let run = BoundRun {
+                failed: vec![AttemptEnd::default(); attempts],
+                ..BoundRun::default()
+            };
+            let mut bound = BoundReport {
+                handled: jiff::Timestamp::MAX,
+                runs: vec![run],
+                idle: true,
+                ..BoundReport::default()
+            };
+            bound_runs(&mut bound);
+            (bound.runs.len(), bound.idle, bound.handled == bound.from)
+        };
+        assert_eq!(with(MOST_BOUND_RETRIES), (1, true, false));
+        assert_eq!(with(MOST_BOUND_RETRIES + 1), (0, false, true));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::{
-    args::{DocumentFormat, NamespaceOption},
+    args::{DocumentFormat, NamespaceOption, examples},
     references::LabelSelector,
     time,
 };
@@ -158,6 +158,7 @@ pub(crate) struct SetArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum SetCommand {
     /// Change images, each as a new generation
+    #[command(after_help = examples::SET_IMAGE)]
     Image {
         /// Workloads and their images, as NAME=IMAGE or NAMESPACE/NAME=IMAGE
         #[arg(required = true, value_name = "WORKLOAD=IMAGE")]

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::{args::NamespaceOption, time};
+use crate::{
+    args::{NamespaceOption, examples},
+    time,
+};
 
 #[derive(Debug, Args)]
 pub(crate) struct SecretArgs {
@@ -18,6 +21,7 @@ pub(crate) enum SecretCommand {
     ///
     /// A value in KEY=VALUE stays in the shell's history, and every user of this machine can see it in the list of
     /// processes while katcall runs. --from-file avoids both.
+    #[command(after_help = examples::SECRET_SET)]
     Set(SecretSetArgs),
     /// Remove keys of a secret
     Unset(SecretUnsetArgs),

@@ -2,6 +2,7 @@
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Columns, ListableItem, rows::with_namespace};
@@ -11,7 +12,7 @@ use crate::{
 };
 use kat_client::{ClientError, KeyedItem, RequestPath};
 use kat_types::{
-    api::{RunItem, WorkloadItem},
+    api::{ApiTime, RunItem, WorkloadItem},
     resource::Completions,
     store::jobs::RunPhase,
 };
@@ -71,10 +72,15 @@ impl ListableItem for JobItem {
                 format!("{}-{number} {phase}", item.metadata.name)
             }
         };
+        // A whole time would be cut at 80 columns.
+        let at = match columns.wide {
+            true => time::to_the_second(status.next),
+            false => until_next(columns.now, status.next),
+        };
         let next = match (status.suspended, &status.machine) {
             (true, _) => "suspended".to_owned(),
-            (false, Some(machine)) => format!("{} on {machine}", status.next),
-            (false, None) => status.next.to_string(),
+            (false, Some(machine)) => format!("{at} on {machine}").trim_start().to_owned(),
+            (false, None) => at,
         };
         let mut rest = vec![
             Cell::new(&item.metadata.name),
@@ -101,6 +107,15 @@ impl ListableItem for JobItem {
         }
         let namespace = Cell::new(self.key().0);
         with_namespace(columns, namespace, rest)
+    }
+}
+
+/// Such as `in 3h`; `due` once the time has come, empty for none.
+fn until_next(now: Timestamp, next: ApiTime) -> String {
+    match next.get() {
+        None => String::new(),
+        Some(then) if then <= now => "due".to_owned(),
+        Some(_) => time::until(now, next),
     }
 }
 

@@ -22,8 +22,8 @@ use kat_types::{
         AVAILABLE, ApiTime, AuthorityPhase, AuthorityStatus, BackupView, ClusterOverview,
         Condition, DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health, HealthView, InstancePhase,
         Metadata, NodePhase, NodeRole, ObjectKind, ObjectReference, OverviewRelayState,
-        OverviewStore, READS_FILES, STORE_EPOCH_REFUSED, StoreView, VirtualAddressItem,
-        WorkloadPhase,
+        OverviewStore, READS_FILES, RouteItem, RouteStatus, STORE_EPOCH_REFUSED, StoreView,
+        VirtualAddressItem, WorkloadPhase,
     },
     machine::program_version::{ProgramVersion, etcd_has_known_holes, etcd_mended_versions},
     reason::Reason,
@@ -32,6 +32,8 @@ use kat_types::{
 
 /// The problem where the machines that hold the store have no quorum.
 const STALE: &str = "no machine leads that can be reached, so nothing can be changed; everything runs on, and what is shown is what was known last. If most that hold the store are gone for good: `sudo kat-agent recover`";
+/// The field of what the caller may not read.
+const NOT_VISIBLE: &str = "not visible to this caller";
 
 /// Time without an answer over the overlay after which a machine is a problem. The leader has
 /// judged it before where enough machines can tell.
@@ -50,7 +52,8 @@ pub(crate) struct StatusResponses {
     pub(crate) nodes: Result<Vec<NodeItem>, ClientError>,
     pub(crate) workloads: Result<Vec<WorkloadItem>, ClientError>,
     pub(crate) instances: Result<Vec<InstanceItem>, ClientError>,
-    /// The namespace of `workloads` and `instances`, where the caller may not read all.
+    pub(crate) routes: Result<Vec<RouteItem>, ClientError>,
+    /// The namespace of `workloads`, `instances` and `routes`, where the caller may not read all.
     pub(crate) namespace: Option<String>,
     /// The overview that a machine without the store shows; `None` on one that holds it.
     pub(crate) overview: Option<ClusterOverview>,
@@ -143,6 +146,9 @@ impl Findings {
             store: Some(store), ..
         }) = &known.health
         {
+            if findings.etcd == NOT_VISIBLE {
+                findings.etcd.insert_str(0, "members ");
+            }
             findings.etcd.push_str(&weight(store));
             findings.security.extend(known_holes(&store.versions));
         }
@@ -154,6 +160,7 @@ impl Findings {
             None => {
                 findings.of_authorities(known, now);
                 findings.of_addresses(known);
+                findings.of_routes(known);
                 findings.of_workloads(&known.workloads, now);
                 findings.of_instances(&known.instances, now);
                 if let Some(namespace) = &known.namespace {
@@ -443,20 +450,8 @@ impl Findings {
     }
 
     fn of_authorities(&mut self, known: &StatusResponses, now: Timestamp) {
-        let authorities = match &known.authorities {
-            Ok(authorities) => authorities,
-            // A leader of an older version shows none, callers without the right are told so about
-            // the machines, and without a leader nobody answers.
-            Err(error) if error.status() == Some(403) => {
-                self.partial = true;
-                return;
-            }
-            Err(error) if error.status() == Some(404) => return,
-            Err(_) if matches!(&known.health, Ok(health) if health.stale) => return,
-            Err(error) => {
-                self.unknown("authorities", error);
-                return;
-            }
+        let Some(authorities) = self.listed("authorities", known, &known.authorities) else {
+            return;
         };
         for one in authorities {
             if one.phase != AuthorityPhase::Settled {
@@ -468,19 +463,8 @@ impl Findings {
 
     /// The virtual addresses that no machine holds.
     fn of_addresses(&mut self, known: &StatusResponses) {
-        let addresses = match &known.addresses {
-            Ok(addresses) => addresses,
-            // As for authorities.
-            Err(error) if error.status() == Some(403) => {
-                self.partial = true;
-                return;
-            }
-            Err(error) if error.status() == Some(404) => return,
-            Err(_) if matches!(&known.health, Ok(health) if health.stale) => return,
-            Err(error) => {
-                self.unknown("virtual addresses", error);
-                return;
-            }
+        let Some(addresses) = self.listed("virtual addresses", known, &known.addresses) else {
+            return;
         };
         for one in addresses {
             let name = plain(&one.metadata.name);
@@ -502,6 +486,61 @@ impl Findings {
                     reason_and_message(&status.reason, &status.message)
                 )),
             }
+        }
+    }
+
+    /// The routes that are not served as they are written.
+    fn of_routes(&mut self, known: &StatusResponses) {
+        let Some(routes) = self.listed("routes", known, &known.routes) else {
+            return;
+        };
+        for one in sorted(routes) {
+            let status = &one.status;
+            let of = match (one.spec.workload.as_str(), &one.metadata.namespace) {
+                ("", _) => String::new(),
+                (workload, None) => format!(" of workload {}", plain(workload)),
+                (workload, Some(namespace)) => {
+                    format!(" of workload {}/{}", plain(namespace), plain(workload))
+                }
+            };
+            let route = format!("route {}{of}", plain(&one.metadata.name));
+            let line = format!(
+                "{route} is not served{}",
+                reason_and_message(&status.reason, &status.message)
+            );
+            match reasons::reason_of(&status.reason) {
+                Some(Reason::Served) => self.of_served_route(&route, status),
+                // A person has switched all routes off.
+                Some(Reason::IngressDisabled) => {}
+                // The condition of the machine says so, to a caller that sees machines.
+                Some(Reason::IngressPortInUse | Reason::IngressFailed) if known.nodes.is_ok() => {}
+                // A machine that does not report is named by itself.
+                Some(Reason::NodeNotReady) => self.under_way.push(line),
+                // The machines are given it.
+                Some(Reason::NoIngressMachine) if !status.machines.is_empty() => {
+                    self.under_way.push(line);
+                }
+                Some(_) if is_fault(&status.reason) => self.troubles.push(line),
+                Some(_) | None => self.under_way.push(line),
+            }
+        }
+    }
+
+    /// Machines that refuse a route which another one serves, and a certificate that is not renewed
+    /// and still valid.
+    fn of_served_route(&mut self, route: &str, status: &RouteStatus) {
+        for machine in &status.machines {
+            if machine.reason == Reason::RouteRefused.word() {
+                self.troubles.push(format!(
+                    "{route} is not served on {}{}",
+                    plain(&machine.node),
+                    reason_and_message(&machine.reason, &machine.message)
+                ));
+            }
+        }
+        if !status.message.is_empty() {
+            let said = reason_and_message("", &status.message);
+            self.under_way.push(format!("{route}{said}"));
         }
     }
 
@@ -672,16 +711,45 @@ impl Findings {
         };
     }
 
+    /// The items of a list that is not shown to every caller. That a leader of an older version has no
+    /// such list is no problem, nor that nobody has it while no machine leads.
+    fn listed<'k, T>(
+        &mut self,
+        what: &str,
+        known: &StatusResponses,
+        answer: &'k Result<Vec<T>, ClientError>,
+    ) -> Option<&'k [T]> {
+        let error = match answer {
+            Ok(items) => return Some(items),
+            Err(error) => error,
+        };
+        match error.status() {
+            Some(403) => self.partial = true,
+            Some(404) => {}
+            _ if matches!(&known.health, Ok(health) if health.stale) => {}
+            _ => {
+                self.unknown(what, error);
+            }
+        }
+        None
+    }
+
     /// The field of what cannot be read. What the caller may not read is no problem of the cluster.
     fn unknown(&mut self, what: &str, error: &ClientError) -> String {
         if error.status() == Some(403) {
             self.partial = true;
-            return "not visible to this caller".to_owned();
+            return NOT_VISIBLE.to_owned();
         }
         self.troubles
             .push(format!("{what} cannot be read: {error}"));
         "not known".to_owned()
     }
+}
+
+/// Whether a reason is a problem from its beginning on.
+fn is_fault(reason: &str) -> bool {
+    let urgency = Urgency::of_word(reason, Urgency::Calm);
+    matches!(urgency, Urgency::Problem | Urgency::ForPerson)
 }
 
 /// The urgency of a workload's reason; `unknown` where there is none, or one of a newer version.
@@ -968,6 +1036,7 @@ mod tests {
             overview: None,
             authorities: Ok(Vec::new()),
             addresses: Ok(Vec::new()),
+            routes: Ok(Vec::new()),
         }
     }
 

@@ -178,6 +178,7 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::VolumeNotRemoved
         | Reason::FilesFailed
         | Reason::VolumeFailed
+        | Reason::VolumeMoveFailing
         | Reason::HostPathNotBound
         | Reason::HostPathNotCreated
         | Reason::HostPathUnexpected
@@ -192,6 +193,7 @@ const fn urgency(reason: Reason) -> Urgency {
         | Reason::DataPathDown
         | Reason::AssignmentsNotApplied
         | Reason::IsolationNotEnforced
+        | Reason::KatNetTooOld
         | Reason::VirtualAddressTaken
         | Reason::VirtualAddressRefused
         | Reason::NoAddressHolder

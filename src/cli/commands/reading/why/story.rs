@@ -8,7 +8,7 @@ use super::{
     reasons::{self, PLACEHOLDER_WORDS, ReasonPlaceholders},
 };
 use crate::{
-    commands::changing::rollout,
+    commands::{changing::rollout, reading::status::urgency::Urgency},
     output::{one_line, word},
     time,
 };
@@ -539,9 +539,7 @@ pub(crate) fn of_workload(
     for instance in troubled {
         tell_instance(&mut story, instance, &instance.metadata.name);
     }
-    if status.phase == WorkloadPhase::Stalled {
-        story.try_next(reasons::after_stall().to_owned());
-    }
+    tell_way_back(&mut story, item, instances);
     if status.paused && status.phase != WorkloadPhase::Paused {
         story.add_reason("", Reason::Paused.word(), "", &names);
     }
@@ -649,6 +647,39 @@ fn instance_state(item: &InstanceItem, now: Timestamp) -> String {
         "{place} {does}{}{health}{again}",
         lasting(status.since, now)
     )
+}
+
+/// What is left to try after the causes: the next apply of a stalled rollout, or the earlier version
+/// where the new one does not come up.
+fn tell_way_back(story: &mut WhyReport, item: &WorkloadItem, instances: &[InstanceItem]) {
+    let status = &item.status;
+    if status.phase == WorkloadPhase::Stalled {
+        story.try_next(reasons::after_stall().to_owned());
+        return;
+    }
+    let generation = item.metadata.generation;
+    let fails = |instance: &InstanceItem| {
+        let urgency = Urgency::of_word(&instance.status.reason, Urgency::Calm);
+        let is_fault = matches!(urgency, Urgency::Problem | Urgency::ForPerson);
+        instance.status.generation == generation && is_fault
+    };
+    let is_update = matches!(
+        status.phase,
+        WorkloadPhase::Progressing | WorkloadPhase::Degraded
+    ) && status.updated < status.replicas;
+    let earlier = status
+        .last_good_generation
+        .filter(|good| *good < generation);
+    if let Some(good) = earlier
+        && is_update
+        && instances.iter().any(fails)
+    {
+        story.try_next(format!(
+            "katcall rollback workload {}/{} returns to generation {good}, the last healthy one",
+            item.key().0,
+            item.metadata.name
+        ));
+    }
 }
 
 fn stalled_at_first(reason: &str, item: &WorkloadItem) -> bool {

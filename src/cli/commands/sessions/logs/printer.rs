@@ -1,7 +1,7 @@
 //! Formats log lines: instance, time and text.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     io::{self, IsTerminal},
 };
@@ -33,6 +33,8 @@ pub(crate) struct LogPrinter<'run> {
     /// unchanged.
     terminal: bool,
     styles: RefCell<BTreeMap<String, Style>>,
+    /// A line was printed.
+    printed: Cell<bool>,
 }
 
 impl<'run> LogPrinter<'run> {
@@ -43,7 +45,12 @@ impl<'run> LogPrinter<'run> {
             names,
             terminal: io::stdout().is_terminal(),
             styles: RefCell::default(),
+            printed: Cell::new(false),
         }
+    }
+
+    pub(crate) fn has_printed(&self) -> bool {
+        self.printed.get()
     }
 
     pub(crate) fn print(&self, id: &str, line: &LogLine) -> Result<(), CliError> {
@@ -66,6 +73,7 @@ impl<'run> LogPrinter<'run> {
             text.push_str(&line.message);
         }
         text.push('\n');
+        self.printed.set(true);
         self.console.print(&text)
     }
 

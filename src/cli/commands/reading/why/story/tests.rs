@@ -165,6 +165,29 @@ fn a_rollout_that_waits_or_went_nowhere_says_why_and_what_helps() {
         "{next}"
     );
 
+    // Before the deadline the way back is named, too, unless an instance is merely on its way.
+    let mut updated = workload("Degraded", [2, 1], available(false, ill, "no such image"));
+    updated.status.last_good_generation = Some(2);
+    let way_back =
+        "katcall rollback workload shop/web returns to generation 2, the last healthy one";
+    let story = of_workload(&updated, &both, &[], Vec::new(), now());
+    assert_eq!(story.next.last().map(String::as_str), Some(way_back));
+    // No version helps where the agent of a machine has not begun.
+    for (phase, reason) in [
+        ("Starting", "HealthCheckPending"),
+        ("Scheduled", "WaitingForAgent"),
+    ] {
+        let calm = [
+            instance("web-aaaaa", "Running", "", ""),
+            instance("web-bbbbb", phase, reason, ""),
+        ];
+        let story = of_workload(&updated, &calm, &[], Vec::new(), now());
+        assert!(!story.next.iter().any(|next| next == way_back), "{story:?}");
+    }
+    updated.status.last_good_generation = Some(3);
+    let story = of_workload(&updated, &both, &[], Vec::new(), now());
+    assert!(!story.next.iter().any(|next| next == way_back), "{story:?}");
+
     // A healthy workload still has conditions to report.
     let mut well = workload("Running", [1, 1], available(true, "AllHealthy", ""));
     let why = "generation 2 made no progress; generation 1 is taken again";
