@@ -868,3 +868,12 @@ proptest! {
         play(&all)?;
     }
 }
+
+/// Found by random cases: the successor was prepared before the machine fell silent and the leader changed.
+#[test]
+fn a_new_leader_goes_by_the_record_of_what_is_prepared() {
+    use Happening::*;
+    let before = [Version(2), Plan, Join, Agents, Agents, Plan, Unplug(0)];
+    let after = [Agents, Agents, NewLeader, Plan, Pass(3), Plan];
+    play(&[before.as_slice(), after.as_slice()].concat()).unwrap();
+}

@@ -82,9 +82,13 @@ impl World {
                 let other = &entry.assignment.value;
                 let heard = self.machines[&entry.node].heard.as_ref();
                 let mut reports = heard.iter().flat_map(|report| &report.workload_instances);
+                // A new leader has the record of what an earlier one was told.
+                let node = snapshot.nodes[&entry.node].status.as_ref();
+                let recorded = node.and_then(|status| status.value.instances.get(id));
                 let is_prepared = reports.any(|report| {
                     report.instance_id == *id && report.phase == InstancePhase::Prepared
-                });
+                }) || recorded
+                    .is_some_and(|record| record.phase == InstancePhase::Prepared);
                 let in_slot = other.slot == before.slot && id != name;
                 in_slot
                     && match other.wanted {
