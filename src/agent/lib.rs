@@ -86,7 +86,9 @@ pub use crate::{
         content::{IngressContent, content as ingress_content},
         follow::needs_new_files,
     },
-    network::{files::NetworkFiles, host_ports::HostListeners},
+    network::{
+        files::NetworkFiles, host_ports::HostListeners, virtual_addresses::grants as address_grants,
+    },
     reporter::{MachineFacts, ReportSink, Reporter},
     secrets::Secrets,
     service::{

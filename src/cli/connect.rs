@@ -319,7 +319,7 @@ fn unreadable(path: &Path, error: &str) -> CliError {
 }
 
 /// The message of an error of the system as part of another message.
-fn reason(error: &str) -> String {
+pub(super) fn reason(error: &str) -> String {
     let text = error.split(" (os error").next().unwrap_or(error);
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| {

@@ -9,7 +9,7 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use indicatif::ProgressBar;
 
-use super::{errors::CliError, terminal};
+use super::{errors::CliError, output::wrapped, terminal};
 
 /// The meaning of a word, for its colour; the word has the same meaning without colour.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub(super) struct Console {
     /// Columns of the terminal that stdout is, or that `COLUMNS` asks for; `None` in a pipe, where a
     /// program reads whole texts.
     pub(super) width: Option<usize>,
+    /// Columns of the terminal that stderr is; `None` in a pipe.
+    error_width: Option<usize>,
     /// The progress bar on the screen.
     progress: RefCell<Option<ProgressBar>>,
 }
@@ -68,6 +70,7 @@ impl Console {
             error_colour,
             interactive: io::stderr().is_terminal(),
             width: terminal::output_width(),
+            error_width: terminal::error_width(),
             progress: RefCell::new(None),
         }
     }
@@ -89,8 +92,14 @@ impl Console {
         }
     }
 
-    /// Prints a line to stderr. Errors of stderr are ignored.
+    /// Prints sentences to stderr, on a terminal broken between words.
     pub(super) fn note(&self, text: &str) {
+        self.excerpt(&wrapped(text, self.error_width));
+    }
+
+    /// Prints lines to stderr as they are, such as those of files and of commands to be copied.
+    /// Errors of stderr are ignored.
+    pub(super) fn excerpt(&self, text: &str) {
         let write = || {
             let _ = writeln!(io::stderr(), "{text}");
         };
@@ -133,7 +142,7 @@ impl Console {
             return;
         }
         if let CliError::Diagnostics { text, .. } = error {
-            self.note(text);
+            self.excerpt(text);
         }
         self.failure(&error.to_string(), error.hint().as_deref());
     }

@@ -200,8 +200,10 @@ fn list(console: &Console, contexts: &Contexts) -> Result<(), CliError> {
 
 /// Reads a connection and checks that a client can be made of it.
 fn read(path: &Path) -> Result<Connection, CliError> {
-    let wrong =
-        |reason: String| CliError::failed(format!("connection `{}`: {reason}", path.display()));
+    let wrong = |error: String| {
+        let reason = connect::reason(&error);
+        CliError::failed(format!("connection `{}`: {reason}", path.display()))
+    };
     let connection = if path == Path::new("-") {
         connect::read(io::stdin().lock())
     } else {

@@ -15,10 +15,22 @@ pub(super) fn size() -> Option<TerminalSize> {
     })
 }
 
+/// The variable `COLUMNS`.
+fn asked_width() -> Option<usize> {
+    std::env::var("COLUMNS").ok()?.parse().ok()
+}
+
+/// Columns of the terminal that stderr is; `None` in a pipe, also where `COLUMNS` is set: scripts look
+/// for whole sentences.
+pub(super) fn error_width() -> Option<usize> {
+    let own = tcgetwinsize(io::stderr()).ok()?;
+    let columns = asked_width().unwrap_or(usize::from(own.ws_col));
+    (columns > 0).then_some(columns)
+}
+
 /// Columns of the terminal that stdout is; those of the variable `COLUMNS` where it is set.
 pub(super) fn output_width() -> Option<usize> {
-    let asked = std::env::var("COLUMNS").ok();
-    let asked = asked.and_then(|columns| columns.parse().ok());
+    let asked = asked_width();
     let own = || {
         tcgetwinsize(io::stdout())
             .ok()

@@ -515,6 +515,12 @@ impl<'a> Draft<'a> {
         group.operations.len() + group.machines.len() >= SOFT_LIMIT || bytes() >= SOFT_BYTES
     }
 
+    /// Whether the group has so much that a further large object would fill it.
+    pub(super) fn is_half_full(group: &OperationGroup) -> bool {
+        let bytes: usize = group.operations.iter().map(value_bytes).sum();
+        group.operations.len() + group.machines.len() >= SOFT_LIMIT / 2 || bytes >= SOFT_BYTES / 8
+    }
+
     /// Whether `more` bytes would make the group larger than a transaction takes.
     pub(super) fn has_no_room(group: &OperationGroup, more: usize) -> bool {
         let bytes: usize = group.operations.iter().map(value_bytes).sum();
@@ -642,6 +648,12 @@ impl OperationGroup {
             Ok(operation) => self.operations.push(operation),
             Err(refused) => self.not_encoded = Some(refused),
         }
+    }
+
+    /// Puts an object in the place of what the group has for its key.
+    pub(super) fn replace<T: Serialize>(&mut self, key: String, value: &T) {
+        self.operations.retain(|operation| operation.key() != key);
+        self.put(key, value);
     }
 
     pub(super) fn put_text(&mut self, key: String, text: &[u8]) {

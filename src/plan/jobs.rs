@@ -5,8 +5,9 @@
 //! is lost between both leaves a run that its successor continues, and no two leaders begin the run of
 //! one scheduled time.
 //!
-//! The machine with the Job's data may begin the runs by itself ([`bound`]): then the leader decides no
-//! time, and takes the machine's runs from its reports.
+//! The machine with the Job's data may begin the runs by itself ([`bound`]), and so may each machine of a
+//! Job with one instance on each: then the leader decides no time, and takes the machines' runs from their
+//! reports.
 //!
 //! [`due`] chooses the scheduled times that get a run, [`attempts`] the next step of a run, and
 //! [`per_node`] the machines of a run with one instance on each; all are pure.
@@ -18,13 +19,20 @@ mod per_node;
 mod schedule;
 pub(crate) mod summary;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::{SignedDuration, Timestamp};
 
 use self::{
     attempts::{AttemptState, LiveAttempt, RunStep, RunSurroundings},
-    bound::{BoundState, ScheduleKeeper},
+    bound::{
+        BoundState, ScheduleKeepers,
+        machines::{RunToForget, has_decided, has_present_keeper, is_fresh},
+    },
     due::{DueRules, DueTimes},
     per_node::{MachineState, RunMachines},
     summary::JobSummary,
@@ -53,8 +61,8 @@ use kat_types::{
     },
     store::{
         jobs::{
-            AttemptEnd, JobRunRecord, JobStateRecord, MOST_OVERLAPPING_RUNS, RunCause, RunPhase,
-            SkippedRun, generation_run, scheduled_run,
+            AttemptEnd, JobRunRecord, JobStateRecord, MOST_OVERLAPPING_RUNS, RunCause, RunMachine,
+            RunPhase, SkippedRun, generation_run, scheduled_run,
         },
         keys,
         records::WorkloadMeta,
@@ -116,6 +124,8 @@ struct JobPlan<'p> {
     state_revision: i64,
     /// By the last part of their keys.
     runs: BTreeMap<String, Stored<Arc<JobRunRecord>>>,
+    /// Keys of the runs that are active on silent machines alone: they are in the way of no other run.
+    silent: BTreeSet<String>,
 }
 
 impl JobPlan<'_> {
@@ -124,6 +134,14 @@ impl JobPlan<'_> {
         let mut runs: Vec<_> = self.runs.iter().collect();
         runs.sort_by_key(|(_, run)| run.value.number);
         runs
+    }
+
+    /// The active runs that may be in the way of another one.
+    fn active(&self) -> impl Iterator<Item = &JobRunRecord> {
+        let runs = self.runs.iter();
+        let active =
+            runs.filter(move |(key, run)| run.value.is_active() && !self.silent.contains(*key));
+        active.map(|(_, run)| &*run.value)
     }
 }
 
@@ -172,6 +190,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let stored = self.draft.snapshot.jobs.get(self.key);
         let mut job = job_plan(spec, stored, uid);
         let bound = self.follow_bound(parsed, &mut job, all);
+        job.silent = self.silent_runs(&job);
         let in_order = job.in_order().into_iter();
         let in_order: Vec<_> = in_order
             .map(|(key, run)| (key.clone(), run.clone()))
@@ -213,20 +232,30 @@ impl WorkloadPlanner<'_, '_, '_> {
         let next = match bound {
             BoundState::Free => {
                 let before = job.state.clone();
-                let next = self.begin_runs(&mut job);
+                let next = self.begin_runs(parsed, &mut job);
                 let is_held = data_moves || outcome.start_wait.is_some();
                 if !is_held {
                     self.bind(parsed, &mut job, &before, all);
+                    let blocked = &mut outcome.blocked;
+                    self.bind_machines(parsed, &mut job, &before, (all, blocked));
                 }
                 next
+            }
+            BoundState::Shared => {
+                let before = job.state.clone();
+                if !data_moves {
+                    let blocked = &mut outcome.blocked;
+                    self.bind_machines(parsed, &mut job, &before, (all, blocked));
+                }
+                self.next_time(&job)
             }
             BoundState::Kept { .. } | BoundState::Lost => self.next_time(&job),
         };
         self.forget_runs(&job, all);
         self.delete_when_over(&job, all);
         let withdraws = bound == BoundState::Kept { withdraws: true };
-        let keeper = bound::keeper(all, withdraws, self.draft.now);
-        outcome.job = Some(self.summary_of(&job, (next, keeper), all, &outcome));
+        let keepers = bound::keepers(all, withdraws, self.draft.now);
+        outcome.job = Some(self.summary_of(&job, (next, keepers), all, &outcome));
         outcome
     }
 
@@ -264,15 +293,20 @@ impl WorkloadPlanner<'_, '_, '_> {
             .collect();
         let alone = runs_alone(spec);
         let overlaps = job.spec.concurrency_policy == ConcurrencyPolicy::Allow && !alone;
-        let is_free = overlaps
+        let may_overlap = overlaps
             || match run.machines {
                 // On a machine with an instance of another run it waits for that one alone.
                 Some(_) => !earlier_is_active(job, run),
                 None => !is_in_the_way(job, (key, run), all, now),
             };
+        // The machines that answer give their schedules back first.
+        let is_free = may_overlap && !(run.lacks_machines() && has_present_keeper(all));
         let superseded = job.runs.values().any(|other| {
             let other = &other.value;
-            other.is_active() && other.number > run.number && supersedes(job.spec, run, other)
+            other.is_active()
+                && !other.bound
+                && other.number > run.number
+                && supersedes(job.spec, run, other)
         });
         let may_begin = is_free && !is_held;
         let begins = may_begin && run.is_active() && run.started.is_none();
@@ -284,7 +318,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         };
         let mut may_begin = may_begin && !matches!(start, RunStart::Waits(_));
         let begun = match start {
-            RunStart::Free if run.lacks_machines() => self.on_machines(parsed, run),
+            RunStart::Free if run.lacks_machines() => self.on_machines(parsed, job, run),
             RunStart::Free | RunStart::NotNow | RunStart::Waits(_) => Ok(run.clone()),
         };
         let run = begun.unwrap_or_else(|cause| {
@@ -323,16 +357,38 @@ impl WorkloadPlanner<'_, '_, '_> {
     }
 
     /// A run that begins now with one instance on each machine: with its machines, or failed because no
-    /// machine matches. An error says why it cannot begin yet.
+    /// machine matches. An error says why it cannot begin yet. Machines that keep their schedules are left
+    /// out, and so are those that have decided its time by themselves.
     fn on_machines(
         &self,
         parsed: &ParsedWorkload,
+        job: &JobPlan<'_>,
         run: &JobRunRecord,
     ) -> Result<JobRunRecord, NotPlaced> {
         let (snapshot, statuses) = (self.draft.snapshot, self.around.statuses);
         let mut run = run.clone();
         match per_node::machines_at_start(snapshot, statuses, &parsed.workload.spec) {
-            RunMachines::Known { machines, left_out } => {
+            RunMachines::Known {
+                machines,
+                mut left_out,
+            } => {
+                let keeps = |one: &RunMachine| job.state.keepers.contains_key(&one.node);
+                let (kept, mut machines): (Vec<_>, Vec<_>) = machines.into_iter().partition(keeps);
+                if machines.is_empty() {
+                    let why = "each machine that takes work keeps the schedule by itself";
+                    return Err(NotPlaced::MachineNotReady(why.to_owned()));
+                }
+                left_out.extend(kept.into_iter().map(|one| one.node));
+                if let Some(time) = run.scheduled {
+                    machines.retain(|one| !has_decided(job, &one.node, time));
+                }
+                if machines.is_empty() {
+                    run.phase = RunPhase::Cancelled;
+                    run.reason = Reason::RunCancelled.into();
+                    run.message = "each machine has decided its time by itself".to_owned();
+                    run.finished = Some(self.draft.now);
+                    return Ok(run);
+                }
                 run.completions = u32::try_from(machines.len()).unwrap_or(u32::MAX);
                 run.machines = Some(machines);
                 run.left_out = left_out;
@@ -470,7 +526,7 @@ impl WorkloadPlanner<'_, '_, '_> {
     }
 
     /// Makes the runs that are due, and returns when the next scheduled time is.
-    fn begin_runs(&mut self, job: &mut JobPlan<'_>) -> Option<Timestamp> {
+    fn begin_runs(&mut self, parsed: &ParsedWorkload, job: &mut JobPlan<'_>) -> Option<Timestamp> {
         let suspended = job.spec.suspend || job.state.suspended.is_some();
         let before = job.state.clone();
         let now = self.draft.now;
@@ -493,7 +549,9 @@ impl WorkloadPlanner<'_, '_, '_> {
                 let unreadable = Reason::ScheduleUnreadable.word();
                 job.state.skipped.take_if(|one| one.reason == unreadable);
                 match Schedule::parse(expression, &job.spec.time_zone) {
-                    Ok(schedule) => next = self.scheduled(job, &schedule, suspended, &mut new),
+                    Ok(schedule) => {
+                        next = self.scheduled(parsed, job, (&schedule, suspended), &mut new);
+                    }
                     Err(error) => {
                         // Files of another version: the status says why nothing runs.
                         job.state.skipped = Some(SkippedRun {
@@ -558,9 +616,9 @@ impl WorkloadPlanner<'_, '_, '_> {
     /// Decides on the scheduled times until now; returns the next one that gets a run.
     fn scheduled(
         &mut self,
+        parsed: &ParsedWorkload,
         job: &mut JobPlan<'_>,
-        schedule: &Schedule,
-        suspended: bool,
+        (schedule, suspended): (&Schedule, bool),
         new: &mut Vec<NewRun>,
     ) -> Option<Timestamp> {
         let now = self.draft.now;
@@ -590,18 +648,23 @@ impl WorkloadPlanner<'_, '_, '_> {
             self.draft.wake(left.min(LONGEST_SLEEP));
         }
         let next = due.next.map(|(time, _)| time);
-        self.take_due(job, due, new);
+        self.take_due(parsed, job, due, new);
         next
     }
 
     /// Turns due times into runs, as far as the Job's concurrency policy allows.
-    fn take_due(&self, job: &mut JobPlan<'_>, due: DueTimes, new: &mut Vec<NewRun>) {
+    fn take_due(
+        &self,
+        parsed: &ParsedWorkload,
+        job: &mut JobPlan<'_>,
+        due: DueTimes,
+        new: &mut Vec<NewRun>,
+    ) {
         let now = self.draft.now;
         let meta = &self.entry.meta.value;
         let policy = job.spec.concurrency_policy;
         let waits = job.spec.catch_up == CatchUp::All && policy != ConcurrencyPolicy::Replace;
-        let active = job.runs.values().filter(|run| run.value.is_active());
-        let active: Vec<u64> = active.map(|run| run.value.number).collect();
+        let active: Vec<u64> = job.active().map(|run| run.number).collect();
         if let Some(missed) = due.missed {
             job.state.skips = job.state.skips.saturating_add(due.misses);
             job.state.skipped = Some(SkippedRun {
@@ -618,7 +681,7 @@ impl WorkloadPlanner<'_, '_, '_> {
                 break;
             }
             let key = scheduled_run(time);
-            if job.runs.contains_key(&key) {
+            if job.runs.contains_key(&key) || self.is_decided_by_machines(parsed, job, time) {
                 job.state.handled = job.state.handled.max(Some(time));
                 continue;
             }
@@ -670,6 +733,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let now = self.draft.now;
         let runs = job.in_order();
         let last = runs.last().map(|(key, _)| (*key).clone());
+        let mut of_machines = Vec::new();
         for (key, run) in runs.into_iter().rev() {
             // Its time would get another run. The clock of its machine was ahead.
             let is_ahead =
@@ -677,6 +741,9 @@ impl WorkloadPlanner<'_, '_, '_> {
             let is_ahead = run.value.bound && run.value.scheduled.is_some_and(is_ahead);
             if is_ahead && kept_ahead > 0 {
                 kept_ahead -= 1;
+                continue;
+            }
+            if is_fresh(&run.value, now) {
                 continue;
             }
             let left = match run.value.phase {
@@ -698,6 +765,14 @@ impl WorkloadPlanner<'_, '_, '_> {
             if is_last || has_instances || !is_settled {
                 continue;
             }
+            if run.value.is_by_machines() {
+                of_machines.push(RunToForget {
+                    key: key.clone(),
+                    revision: run.revision,
+                    scheduled: run.value.scheduled,
+                });
+                continue;
+            }
             let run_key = keys::job_run(&self.key.namespace, &self.key.name, key);
             let mut group = OperationGroup::default();
             group.delete(run_key.clone());
@@ -706,6 +781,7 @@ impl WorkloadPlanner<'_, '_, '_> {
             let reason = format!("run {number} of {} is beyond the history", self.key);
             self.draft.commit(group, reason, vec![unchanged]);
         }
+        self.forget_runs_of_machines(job, &of_machines);
     }
 
     /// Asks for the deletion of a Job without schedule some time after its last run.
@@ -744,7 +820,7 @@ impl WorkloadPlanner<'_, '_, '_> {
     fn summary_of(
         &self,
         job: &JobPlan<'_>,
-        (next, keeper): (Option<Timestamp>, Option<ScheduleKeeper>),
+        (next, keepers): (Option<Timestamp>, Option<ScheduleKeepers>),
         all: &[LiveInstance<'_>],
         outcome: &WorkloadOutcome<'_>,
     ) -> JobSummary {
@@ -757,9 +833,12 @@ impl WorkloadPlanner<'_, '_, '_> {
             Some((moving.reason(), moving.far.clone()))
         } else if let Some(StartWait { reason, message }) = &outcome.start_wait {
             Some((*reason, message.clone()))
-        } else if let Some(not_placed) = outcome.not_placed().filter(|_| is_active) {
+        } else if let Some(not_placed) = outcome
+            .not_placed()
+            .filter(|_| is_active || keepers.is_some())
+        {
             Some(not_placed)
-        } else if let Some(waits) = keeper.as_ref().and_then(ScheduleKeeper::wait) {
+        } else if let Some(waits) = keepers.as_ref().and_then(|all| all.wait(is_active)) {
             Some((Reason::NodeNotReady, waits))
         } else if let Some(unreadable) = unreadable {
             Some((Reason::ScheduleUnreadable, unreadable.message.clone()))
@@ -772,7 +851,7 @@ impl WorkloadPlanner<'_, '_, '_> {
             job.spec,
             &job.state,
             &runs,
-            (next, keeper.as_ref()),
+            (next, keepers.as_ref()),
             trouble,
         )
     }
@@ -798,6 +877,7 @@ fn job_plan<'p>(spec: &'p JobSpec, stored: Option<&JobEntry>, uid: &str) -> JobP
         state,
         state_revision,
         runs: runs.map(|(key, run)| (key.clone(), run.clone())).collect(),
+        silent: BTreeSet::new(),
     }
 }
 
@@ -829,8 +909,8 @@ fn run_key<'l>(live: &LiveInstance<'l>) -> Option<&'l str> {
 }
 
 fn earlier_is_active(job: &JobPlan<'_>, run: &JobRunRecord) -> bool {
-    let mut runs = job.runs.values();
-    runs.any(|other| other.value.is_active() && other.value.number < run.number)
+    let mut active = job.active();
+    active.any(|other| other.number < run.number)
 }
 
 /// Whether an earlier run is active, or an instance of another run may still run.

@@ -68,7 +68,7 @@ impl Renderer {
             auth_file: has_logins.then(|| settings.auth_file(assignment.user.uid)),
         };
         Ok(Some(UnitFile {
-            name: image_file_name(&image, always),
+            name: image_file_name(assignment.user.uid, &image, always),
             text: self.render("image.image", &values)?,
             kind: UnitFileKind::Quadlet,
         }))
@@ -121,8 +121,10 @@ pub(super) fn image_reference(assignment: &Assignment) -> Result<String, RenderE
     Ok(format!("{image}:latest"))
 }
 
-fn image_file_name(image: &str, always: bool) -> String {
+/// The name has the uid because the agent copies units of all users of a machine to one folder, where
+/// each user's manager can read only the copies of its user.
+fn image_file_name(uid: u32, image: &str, always: bool) -> String {
     let hash = sha256_prefix_hex(image.as_bytes(), 5);
     let suffix = if always { "-always" } else { "" };
-    format!("kat-image-{hash}{suffix}.image")
+    format!("kat-image-{uid}-{hash}{suffix}.image")
 }

@@ -321,10 +321,10 @@ fn images_are_pulled_apart() {
             .unwrap()
     };
     let missing = image("registry.lab:5000/web:1", None).unwrap();
-    assert_eq!(missing.name, "kat-image-69717cfc8b.image");
+    assert_eq!(missing.name, "kat-image-20000-69717cfc8b.image");
     assert_eq!(
         missing.service().as_deref(),
-        Some("kat-image-69717cfc8b-image.service")
+        Some("kat-image-20000-69717cfc8b-image.service")
     );
     assert!(missing.text.contains("ExecCondition="));
     for always in ["web", "registry.lab:5000/web", "web:latest"] {
@@ -346,6 +346,19 @@ fn images_are_pulled_apart() {
         !files[0].text.contains("-image.service"),
         "the start waits for the pull"
     );
+}
+
+#[test]
+fn units_of_two_users_with_one_image_have_two_names() {
+    let mut others = assignment();
+    others.user = WorkloadUser::from_index(1, "default", "other").unwrap();
+    let renderer = Renderer::new(None).unwrap();
+    let name = |assignment: &Assignment| {
+        let file = renderer.image(assignment, &RenderSettings::default(), false);
+        file.unwrap().unwrap().name
+    };
+    assert_eq!(name(&assignment()), "kat-image-20000-69717cfc8b.image");
+    assert_eq!(name(&others), "kat-image-20001-69717cfc8b.image");
 }
 
 #[test]

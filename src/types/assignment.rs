@@ -180,6 +180,9 @@ pub struct BoundSchedule {
     /// No further run begins; a present one ends by itself.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub closed: bool,
+    /// Each machine of the Job has such a schedule, and begins its own part of each run.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub per_node: bool,
 }
 
 #[expect(

@@ -133,6 +133,33 @@ fn an_existing_name_is_refused() {
     assert_eq!(fake.asked(), [once.clone(), once], "no PUT follows");
 }
 
+/// The user wrote no file that could have a line.
+#[test]
+fn a_mistake_in_the_image_is_shown_at_the_argument() {
+    let fake = Fake::start();
+    let mut refusal = error("Invalid", "workload.kat:9:12: `web:1` names no registry");
+    let detail = |path: &str| {
+        json!({"class": "range", "file": "workload.kat", "line": 9, "column": 12, "path": path,
+            "message": "`web:1` names no registry", "hint": "write the full name"})
+    };
+    refusal["details"] = json!([detail("spec.source.image")]);
+    fake.reply(&format!("POST {WORKLOADS}"), 400, refusal.clone());
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["run", "web:1", "-p", "8080"]), @r"
+    exit: 1
+    --- stderr
+    error: <IMAGE>: `web:1` names no registry
+
+    hint: write the full name
+    ");
+    // What the user wrote no argument for is shown in the file that katcall made.
+    refusal["details"] = json!([detail("spec.source.image"), detail("spec.container.name")]);
+    fake.reply(&format!("POST {WORKLOADS}"), 400, refusal);
+    let text = program.run(&["run", "web:1", "-p", "8080"]);
+    assert!(text.contains("web/workload.kat:9:12"), "{text}");
+    assert!(text.contains("2 mistakes in `web`"), "{text}");
+}
+
 #[test]
 fn a_folder_is_written_without_a_cluster_and_never_over_files() {
     let program = Program::alone();

@@ -1,14 +1,25 @@
-# A new instance's unit needs no reload, is read by its own user alone, and comes from the generator soon after, also if the agent dies in between
+# A new instance's unit needs no reload, is read by its own user alone, and comes from the generator soon after, also if the agent dies in between; two workloads that start together with one new image both pull it at the first try
 # shellcheck shell=bash
 # Functions run by name:
 # shellcheck disable=SC2317,SC2329
-run web --port 80 --replicas 1
-run other --port 80 --replicas 1
+since=$(n1 date +%s)
+kat apply -f "$(workload web --port 80 --replicas 1)" -f "$(workload other --port 80 --replicas 1)" --wait
 no_copies() { [[ ! $(n1 find /run/systemd/user -type f) ]]; }
 wait_for 30 no_copies
 property() { on n1 systemctl --user --machine="$1@.host" show --property="$3" --value "$2"; }
 user_of() { instances "$1" | jq -er '.[0].status.user'; }
 uid=$(n1 id -u "$(user_of web)")
+
+# Each user has its own storage, so each pulls the image, by a unit of its own.
+for name in web other; do
+    id=$(field "$name" .metadata.name)
+    reasons=$(kat get events -o json | jq -r --arg id "$id" '.items[] | select(.involvedObject.name == $id) | .reason')
+    contains "$reasons" Scheduled
+    lacks "$reasons" ImagePullFailed
+    journal=$(n1 journalctl --no-pager --output=cat "--since=@$since" "_UID=$(n1 id -u "$(user_of "$name")")")
+    contains "$journal" "Pull of ${WEB_IMAGE%:*}"
+    lacks "$journal" "Failed to open /run/systemd/user/kat-image-"
+done
 
 # Keeps the copy while it is there; what other users see of it is asked meanwhile.
 watch_copy='

@@ -48,11 +48,16 @@ restored=$EPOCHREALTIME
 # left SECONDS: the rest of this time after the restore.
 left() { echo $(($1 - $(tenths_since "$restored") / 10)); }
 phase_is() { equal "$2" "$(kat get nodes "$1" -o json | jq -r .status.phase)" "phase of $1"; }
+message_is() { contains "$(kat get nodes "$1" -o json | jq -r .status.message)" "$2"; }
+# n3 was Ready in the backup, and is not called so before it has reported to this store.
+wait_for 10 message_is n3 "machine n3 has not reported since the store was begun anew"
+phase_is n3 NotReady
 
 wait_for 90 nothing_of_newer n2
 echo "n2 followed $(seconds_since "$restored") s after the restore"
 wait_for "$(left 90)" phase_is n2 Ready
-wait_for "$(left 90)" phase_is n3 NotReady
+wait_for "$(left 90)" message_is n3 "machine n3 has not reported for"
+phase_is n3 NotReady
 # One of the three takes the place of the instance on n3.
 wait_for "$(left 90)" has_ready web 3
 LAB_MACHINES=2 wait_for "$(left 90)" process_count_is 3

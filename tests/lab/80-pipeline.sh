@@ -26,7 +26,7 @@ contains "$token" .webshop
 contains "$(secret=${token%.webshop} variables "$authority" get workloads -n webshop -o name)" web
 for changed in "${token%.webshop}" "${token%.webshop}.default"; do
     output=$(secret=$changed variables "$authority" get workloads 2>&1) && exit 1
-    contains "$output" 'this token is for the namespace `webshop` alone: write `namespace: webshop` below `metadata` of the files, or `-n webshop`'
+    contains "$output" 'this token is for the namespace `webshop` alone: `-n webshop` names it'
 done
 # Without an authority, or with another, the token is not sent.
 code=0

@@ -1,6 +1,7 @@
 # Certificates for a wildcard and its domain by DNS-01, from Debian's pebble and with updates of Debian's BIND: a wrong key is named, records stand side by side, CNAME records are followed, a hook changes records without rights on its machine, and no record or key is left behind
 # machines: 3
 # packages: pebble bind9 bind9-dnsutils
+# limit: 600
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_healthy 3
@@ -87,7 +88,8 @@ is_for() {
     found=$(names "$1" "$2")
     [[ $found == *Pebble* && $found == *"DNS:$3"* ]]
 }
-set_key() { n1 sh -c 'katcall secret set dns-key -n kat-core --from-file tsig.key="$1"' sh "$1"; }
+# set_key SECRET FILE
+set_key() { n1 sh -c 'katcall secret set "$1" -n kat-core --from-file tsig.key="$2"' sh "$1" "$2"; }
 
 # Before the terms are agreed to nothing is ordered.
 folder=$(workload web --port 80 --replicas 2 --health 'http: {path: /healthz, port: web}, periodSeconds: 1')
@@ -122,17 +124,24 @@ for node in n1 n2 n3; do
     lab copy "$LAB_WORK/cloud.credential" "$node":/etc/kat/dns-hooks/
 done
 
-# A key with another secret is found out before anything is ordered.
-set_key /root/other.key
-update='"rfc2136": {"server": "ns1.example.org", "tsig": {"secret": "dns-key"}}'
+# A key with another secret is found out before anything is ordered, and delays no other zone.
+set_key dns-key /root/bind/etc/bind/kat.key
+set_key proofs-key /root/other.key
+update() { printf '"rfc2136": {"server": "ns1.example.org", "tsig": {"secret": "%s"}}' "$1"; }
 kat config set "acme.directory=$directory" acme.email=admin@example.org acme.agreeToTerms=true \
-    "acme.dns=[{\"zone\": \"example.org\", $update}, {\"zone\": \"proofs.example.net\", $update}, {\"zone\": \"hooks.example.net\", \"hook\": \"cloud\"}]"
-wait_for 30 reason_is '*.example.org' CertificateFailed
-contains "$(kat why route '*.example.org')" "ns1.example.org (${addresses[n1]}) has another secret for the key kat (BADSIG)"
-equal '' "$(texts _acme-challenge.example.org)" "records before an order"
+    "acme.dns=[{\"zone\": \"example.org\", $(update dns-key)}, {\"zone\": \"proofs.example.net\", $(update proofs-key)}, {\"zone\": \"hooks.example.net\", \"hook\": \"cloud\"}]"
+wait_for 30 reason_is '*.sub.example.org' CertificateFailed
+contains "$(kat why route '*.sub.example.org')" "ns1.example.org (${addresses[n1]}) has another secret for the key kat (BADSIG)"
+equal '' "$(texts sub.proofs.example.net)" "records before an order"
+set_key proofs-key /root/bind/etc/bind/kat.key
 
-# With the right key every machine serves the wildcard, its domain, and names whose challenge is a CNAME record.
-set_key /root/bind/etc/bind/kat.key
+# The machines' name servers do not know the zone of the hook, so that its record is given a minute. An order that failed
+# waits for as long.
+folder=$(workload hooked --port 80)
+n1 sh -c 'printf "  ingress:\n%s\n" "$2" >>"$1/VirtualLoadBalancer.kat"' sh "$folder" '    - {host: "*.hooks.example.net", servicePortName: web, tls: {issuer: acme}}'
+kat apply --wait -f "$folder"
+
+# Every machine serves the wildcard, its domain, and names whose challenge is a CNAME record.
 for node in n1 n2 n3; do
     wait_for 180 is_for "$node" a.example.org '*.example.org'
     wait_for 60 is_for "$node" example.org example.org
@@ -148,11 +157,6 @@ no_records() {
         equal '' "$(texts sub.proofs.example.net)" "records of the other zone" &&
         equal '' "$(etcdctl_on n1 get --prefix --keys-only /kat/ingress/dns/)" "records in the store"
 }
-
-# The machines' name servers do not know the zone of the hook, so that its record is given a minute.
-folder=$(workload hooked --port 80)
-n1 sh -c 'printf "  ingress:\n%s\n" "$2" >>"$1/VirtualLoadBalancer.kat"' sh "$folder" '    - {host: "*.hooks.example.net", servicePortName: web, tls: {issuer: acme}}'
-kat apply --wait -f "$folder"
 
 # It is renewed, while the leader is lost. With the routes the last records go.
 before=$(serial n2 a.example.org)

@@ -7,4 +7,7 @@ pub(crate) mod invariants;
 pub(crate) mod jobs;
 pub(crate) mod kept_schedules;
 pub(crate) mod monitor;
+pub(crate) mod orders;
+pub(crate) mod outside_routes;
 pub(crate) mod routes;
+pub(crate) mod virtual_addresses;

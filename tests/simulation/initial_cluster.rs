@@ -100,7 +100,8 @@ pub(crate) fn endpoints(machines: &[Machine]) -> ClusterEndpoints {
     }
 }
 
-fn cluster() -> ClusterConfiguration {
+/// The settings at the beginning.
+pub(crate) fn cluster() -> ClusterConfiguration {
     let mut cluster = ClusterConfiguration::default();
     // Gives each machine a /28, as in the identities above.
     cluster.spec.node_subnet_bits = 12;

@@ -3,6 +3,8 @@
 //!
 //! Random seeds have such a Job too, but their faults are over when it is minutes old.
 
+mod per_node;
+
 use std::time::Duration;
 
 use jiff::SignedDuration;

@@ -15,6 +15,7 @@
     reason = "helpers of tests fail as tests do, and say what they found"
 )]
 
+mod acme_scenes;
 mod api_calls;
 mod checks;
 mod faults;
@@ -275,6 +276,16 @@ fn it_is_found_when_routes_stay_where_they_are_no_longer_served() {
 #[test]
 fn it_is_found_when_a_certificate_goes_back_to_an_older_one() {
     finds(Without::NewestCertificate, false, 50, "goes back to");
+}
+
+#[test]
+fn it_is_found_when_packets_about_virtual_addresses_have_no_number() {
+    finds(Without::AddressNumbers, false, 50, "both hold it for");
+}
+
+#[test]
+fn it_is_found_when_a_virtual_address_goes_to_any_machine() {
+    finds(Without::IngressHolders, false, 50, "is no ingress machine");
 }
 
 #[test]

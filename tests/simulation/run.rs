@@ -59,6 +59,10 @@ pub(crate) enum Repair {
     OldStore(usize),
     /// A machine's wall clock is set right.
     Clock(usize),
+    /// A machine's link to the LAN is well.
+    Link(usize),
+    /// `kat-net` of a machine runs again.
+    KatNet(usize),
 }
 
 /// Runs a seed to its end, or to the first violation.
@@ -155,6 +159,8 @@ impl Scenario {
             self.step_of_the_returns();
             self.step_of_the_added_load();
             self.step_of_the_routes();
+            self.step_of_the_outside_routes();
+            self.step_of_the_virtual_addresses();
             let pause = if self.world.random.chance(60) {
                 self.world.random.milliseconds(1, 800)
             } else {
@@ -378,6 +384,8 @@ impl Scenario {
             Repair::Disk(number) => self.world.fill_disk(number, false),
             Repair::OldStore(number) => self.world.end_return(number),
             Repair::Clock(number) => self.world.set_clock(number, SignedDuration::ZERO),
+            Repair::Link(number) => self.world.mend_link(number),
+            Repair::KatNet(number) => self.world.start_kat_net(number),
         }
     }
 
@@ -397,6 +405,7 @@ impl Scenario {
         self.world.store.set_available(true);
         self.world.net.heal_streams();
         self.world.net.end_old_stores();
+        self.world.heal_the_lan();
         for number in 0..self.world.machines.len() {
             self.world.change_way(number, |way| way.lost_answers = 0);
             self.repair(Repair::Way(number)).await;
@@ -409,6 +418,8 @@ impl Scenario {
         }
         // Every request with an unknown outcome has taken effect by now, or never will.
         self.pass_in(SECOND / 5, AT_LAST).await;
+        self.settle_the_virtual_addresses().await;
+        self.settle_the_outside_routes().await;
         self.settle_the_routes().await;
         self.settle_the_added_load().await;
         self.go_on_beside_the_forger().await;

@@ -18,14 +18,21 @@ use tokio::time::Instant;
 use crate::{
     api_calls::Net,
     checks::{
-        copies::ListRevisions, false_claims::FalseClaims, fault_isolation, jobs::AddedChecks,
-        monitor::Monitor, routes::RouteChecks,
+        copies::ListRevisions,
+        false_claims::FalseClaims,
+        fault_isolation,
+        jobs::AddedChecks,
+        monitor::Monitor,
+        orders::OrderChecks,
+        outside_routes::OutsideRouteChecks,
+        routes::RouteChecks,
+        virtual_addresses::{AddressChecks, wrong_holder},
     },
     faults::{
         disabled_safeguards::{
-            EarlierCertificate, Without, compare_no_runs, give_back_early, hear_all,
-            hear_no_witness, only_reads, overlap_runs, roll_out_badly, start_at_once,
-            take_back_at_once, withdraw_no_routes,
+            EarlierCertificate, Without, compare_no_runs, forget_positions, give_back_early,
+            hear_all, hear_no_witness, label_all, only_reads, overlap_runs, roll_out_badly,
+            start_at_once, take_back_at_once, withdraw_no_routes,
         },
         forged_reports::{self, Forger},
         machine_faults::small_disk,
@@ -37,16 +44,20 @@ use crate::{
     initial_cluster::{endpoints, machine, seed_operations},
     load::{
         added::AddedLoad,
+        outside_routes::OutsideRouteLoad,
         routes::RouteLoad,
         secrets::{self, Secrets},
         user::{NAMESPACE, Person},
+        virtual_addresses::AddressLoad,
         volume_data::{Mover, Rows},
     },
     machines::{
-        agent_process::{Place, Process},
+        acme_servers::AcmeServers,
+        agent_process::{OrderRules, Place, Process},
         data_path::DataPath,
         disk::Disk,
         etcd::Etcd,
+        lan::Lan,
         machine::{Accounts, Boot, Pace},
         timers::{RunGates, WallClock},
     },
@@ -58,11 +69,14 @@ use kat_plan as plan;
 use kat_plan::Snapshot;
 use kat_render::Renderer;
 use kat_testing::MemoryStore;
-use kat_types::store::{
-    keys,
-    records::NodeRegistration,
-    revisions::WorkloadKey,
-    snapshot::{JobEntry, ObservedReports},
+use kat_types::{
+    machine::fence::BootTime,
+    store::{
+        keys,
+        records::NodeRegistration,
+        revisions::WorkloadKey,
+        snapshot::{JobEntry, ObservedReports},
+    },
 };
 
 /// Machine names, and whether the machine is a member of etcd and may lead.
@@ -185,6 +199,16 @@ pub(crate) struct World {
     /// Workloads with routes, in some of the seeds.
     pub routes: Option<RouteLoad>,
     pub route_checks: RouteChecks,
+    /// Routes to targets outside KAT, in some of the seeds.
+    pub outside_routes: Option<OutsideRouteLoad>,
+    pub outside_route_checks: OutsideRouteChecks,
+    /// Virtual addresses and the LAN, in some of the seeds.
+    pub addresses: Option<AddressLoad>,
+    pub address_checks: AddressChecks,
+    /// The servers from which candidates that start from now on order certificates, in the scenes that
+    /// have them.
+    pub acme: Option<Arc<AcmeServers>>,
+    pub order_checks: OrderChecks,
     seed: u64,
     began: Instant,
     uids: Arc<AtomicU64>,
@@ -249,6 +273,8 @@ impl World {
             monitor.follow_jobs(added.jobs.clone());
         }
         let routes = RouteLoad::of_seed(seed, without, &net, &monitor);
+        let outside_routes = OutsideRouteLoad::of_seed(seed, without, &net, &monitor);
+        let addresses = AddressLoad::of_seed(seed, without, &net, &monitor);
         let mut world = Self {
             store,
             monitor,
@@ -275,6 +301,12 @@ impl World {
             added_checks: AddedChecks::default(),
             routes,
             route_checks: RouteChecks::default(),
+            outside_routes,
+            outside_route_checks: OutsideRouteChecks::default(),
+            addresses,
+            address_checks: AddressChecks::default(),
+            acme: None,
+            order_checks: OrderChecks::default(),
             seed,
             began: Instant::now(),
             uids: Arc::default(),
@@ -367,6 +399,12 @@ impl World {
         })
     }
 
+    /// The LAN, in the seeds with virtual addresses.
+    fn lan(&self) -> Option<Arc<Lan>> {
+        let addresses = self.addresses.as_ref();
+        addresses.map(|addresses| Arc::clone(&addresses.lan))
+    }
+
     /// Starts `kat-agent` on a machine that is on.
     pub(crate) fn start(&mut self, number: usize) {
         let planner = self.planner(number);
@@ -380,6 +418,7 @@ impl World {
         let fenced = self.without != Without::Fence;
         let forges = self.machines[number].name == forged_reports::NAME;
         let forger = self.forger.clone().filter(|_| forges);
+        let lan = self.lan();
         let machine = &mut self.machines[number];
         let Some(boot) = machine.boot.as_ref().filter(|_| machine.process.is_none()) else {
             return;
@@ -409,10 +448,13 @@ impl World {
             known_leader: Arc::clone(&machine.known_leader),
             shared: self.shared,
             data_path,
+            lan,
             retries_writes: self.without != Without::RetriedWrites,
             starts_managers: self.without != Without::ManagerStart,
             orders_reports: self.without != Without::ReportOrder,
             epochs: EpochRules::of(self.without),
+            acme: self.acme.clone(),
+            order_rules: OrderRules::of(self.without),
         };
         machine.processes += 1;
         let name = format!("{}.{}", machine.name, machine.processes);
@@ -478,6 +520,9 @@ impl World {
                 if without == Without::GiveBack {
                     take_back_at_once(seen.to_mut());
                 }
+                if without == Without::Positions {
+                    forget_positions(seen.to_mut());
+                }
                 if without == Without::StartOrder {
                     start_at_once(seen.to_mut());
                 }
@@ -489,6 +534,9 @@ impl World {
                     if *is_old {
                         seen.to_mut().jobs = jobs;
                     }
+                }
+                if without == Without::IngressHolders {
+                    label_all(seen.to_mut());
                 }
                 if without == Without::NewestCertificate {
                     certificate_before.lock().show(seen.to_mut());
@@ -504,6 +552,9 @@ impl World {
                     give_back_early(&mut plan);
                 }
                 monitor.decided(&name, snapshot, &plan);
+                if let Some(why) = wrong_holder(snapshot, &plan) {
+                    monitor.violated(format!("{name} plans: {why}"));
+                }
                 let honest = forger.as_ref();
                 let honest = honest.and_then(|forger| {
                     fault_isolation::with_the_honest_report(observed_before, forger)
@@ -597,6 +648,9 @@ impl World {
     /// Cuts the machine's power.
     pub(crate) fn power_off(&mut self, number: usize) {
         self.kill(number);
+        if let Some(lan) = self.lan() {
+            lan.power_off(&self.machines[number].name);
+        }
         let machine = &mut self.machines[number];
         machine.way.change(|way| {
             way.power += 1;
@@ -614,6 +668,7 @@ impl World {
     pub(crate) async fn power_on(&mut self, number: usize) {
         let clock = self.clock(number);
         let forget = self.without == Without::RunGate;
+        let lan = self.lan();
         let machine = &mut self.machines[number];
         if !machine.joined {
             return;
@@ -623,6 +678,11 @@ impl World {
             let (root, way) = (&machine.root, &machine.way);
             let gates = RunGates::new(&machine.name, root, clock, way, &self.monitor, forget);
             let boot = Boot::begin(root, machine.pace, &machine.lingering, way, gates).await;
+            if let Some(lan) = lan {
+                let boot = Arc::clone(&boot);
+                let clock = Arc::new(move || BootTime(boot.monotonic()));
+                lan.power_on(&machine.name, clock);
+            }
             machine.boot = Some(boot);
             let data_path = DataPath::start(&machine.name, self.net.ways.clone(), &self.store);
             machine.data_path = Some(Arc::new(data_path));

@@ -113,7 +113,7 @@ pub(crate) async fn run(options: InitOptions, say: StepPrinter<'_>) -> anyhow::R
     forwarding::remember(Path::new("/"))?;
     put_in_place(&renderer.host_files(&settings)?).await?;
     reload_bus_policy().await?;
-    restart_journal(system.as_ref()).await?;
+    restart_journal(system.as_ref(), say).await?;
 
     say("making the cluster's authorities and this machine's certificates");
     let keys = MachineKeys::new(Some(etcd_group()?));

@@ -184,7 +184,7 @@ async fn settle(
     forwarding::remember(Path::new("/"))?;
     put_in_place(&renderer.host_files(&render_settings(identity))?).await?;
     reload_bus_policy().await?;
-    restart_journal(system.as_ref()).await?;
+    restart_journal(system.as_ref(), say).await?;
 
     say("bringing up the overlay");
     write_network(identity, &config, peers)?;

@@ -6,7 +6,7 @@ pub(crate) mod question;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
@@ -29,8 +29,9 @@ use crate::{
     volumes::Volumes,
     worker::{
         UserDesired, Worker, WorkerTools,
+        instance::stopping::user_group_with_processes,
         unit_state::{early_units::PodmanGenerator, unit_files::remove_every_users},
-        users::machine_options::MachineOptions,
+        users::{machine_options::MachineOptions, user::REMOVAL_LIMIT},
     },
 };
 use kat_host::{files, users::Users};
@@ -53,8 +54,6 @@ const AGENT_STOP_LIMIT: Duration = Duration::from_secs(60);
 const AGENT_STOP_PAUSE: Duration = Duration::from_secs(1);
 /// The agent's unit.
 const AGENT: &str = "kat-agent.service";
-/// Longest removal of one workload's user.
-const USER_LIMIT: Duration = Duration::from_secs(120);
 
 /// Whether instances move to other machines before they are stopped here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +164,9 @@ async fn drain_or_confirm(
         .and_then(|one| cluster_ends(one, ClusterCache::stored()));
     let joined = identity.filter(|one| !one.etcd || others(one));
     if let (Some(identity), DrainFirst::Yes) = (&joined, drain_first) {
-        drain_machine(identity, say, go_on).await?;
+        if !drain_machine(identity, say, go_on).await? {
+            return Ok(None);
+        }
     } else if let Some(ends) = ends {
         say(&ends);
         if !go_on(&ends)? {
@@ -220,18 +221,20 @@ fn cluster_ends(identity: &MachineIdentity, known: ClusterCache) -> Option<Strin
     ))
 }
 
-/// Has the leader move what runs here, and says what remains.
+/// Has the leader move what runs here, and says what remains. Returns whether the cluster knows this
+/// machine, as far as it answered.
 async fn drain_machine(
     identity: &MachineIdentity,
     say: StepPrinter<'_>,
     go_on: impl FnOnce(&str) -> anyhow::Result<bool>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     say("draining this machine: other machines take over what runs here (`--no-drain` skips this)");
     let end = match ClusterLeader::of(identity) {
         Ok(leader) => drain(&leader, say).await,
         Err(error) => DrainEnd::Nobody(format!("{error:#}")),
     };
-    settle(&end, &identity.node, say, go_on)
+    settle(&end, &identity.node, say, go_on)?;
+    Ok(end != DrainEnd::NotMember)
 }
 
 /// Says how the drain ended, and asks whether instances that did not move are to be stopped.
@@ -248,6 +251,10 @@ fn settle(
         DrainEnd::Empty => {
             say("nothing is left on this machine");
             return Ok(());
+        }
+        DrainEnd::NotMember => {
+            "this machine is no member of the cluster any more; what runs here is stopped"
+                .to_owned()
         }
         DrainEnd::Nobody(why) => {
             format!(
@@ -357,9 +364,20 @@ async fn remove_user(tools: &Arc<WorkerTools>, uid: u32) -> anyhow::Result<()> {
     });
     let worker = Worker::new(Arc::clone(tools), user, receiver, Statuses::default());
     let cancel = CancellationToken::new();
-    tokio::time::timeout(USER_LIMIT, worker.run(cancel))
+    tokio::time::timeout(REMOVAL_LIMIT, worker.run(cancel))
         .await
-        .context("its workload did not end in time")
+        .map_err(|_| anyhow!(removal_failure(&tools.root, uid)))
+}
+
+/// Why a user is not removed although its time is over.
+fn removal_failure(root: &Root, uid: u32) -> String {
+    let seconds = REMOVAL_LIMIT.as_secs();
+    match user_group_with_processes(root, uid) {
+        Some(group) => format!(
+            "processes of the user have not ended within {seconds} s; `systemd-cgls {group}` shows them"
+        ),
+        None => format!("its workload has not ended within {seconds} s"),
+    }
 }
 
 fn remove_files() -> anyhow::Result<()> {
@@ -504,6 +522,25 @@ mod tests {
         identity.etcd = false;
         let worker = known(&[("n1", false), ("n2", false)]);
         assert_eq!(cluster_ends(&identity, worker), None);
+    }
+
+    #[test]
+    fn a_user_that_is_not_removed_in_time_has_its_processes_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::new(folder.path());
+        assert_eq!(
+            removal_failure(&root, 20_001),
+            "its workload has not ended within 120 s"
+        );
+        let group = folder
+            .path()
+            .join("sys/fs/cgroup/user.slice/user-20001.slice");
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::write(group.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
+        assert_eq!(
+            removal_failure(&root, 20_001),
+            "processes of the user have not ended within 120 s; `systemd-cgls /user.slice/user-20001.slice` shows them"
+        );
     }
 
     fn silent(_: &str) {}

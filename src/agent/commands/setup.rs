@@ -165,15 +165,21 @@ pub(crate) async fn put_in_place(host_files: &[HostFile]) -> anyhow::Result<()> 
             vec![path("/etc/sysctl.d")],
         ),
     ] {
-        let output = tokio::process::Command::new(program)
-            .args(&arguments)
-            .output()
-            .await;
-        let output = output.with_context(|| program.to_owned())?;
-        if !output.status.success() {
-            let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            bail!("{program} {}: {words}", arguments.join(" "));
-        }
+        run_program(program, &arguments).await?;
+    }
+    Ok(())
+}
+
+/// Runs a program to its end. The error of one that fails has its stderr.
+async fn run_program(program: &str, arguments: &[String]) -> anyhow::Result<()> {
+    let output = tokio::process::Command::new(program)
+        .args(arguments)
+        .output()
+        .await;
+    let output = output.with_context(|| program.to_owned())?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        bail!("{program} {}: {words}", arguments.join(" "));
     }
     Ok(())
 }
@@ -201,7 +207,10 @@ pub(crate) async fn reload_bus_policy() -> anyhow::Result<()> {
 }
 
 /// Makes the journal use its new setting, and write its present content to the disk.
-pub(crate) async fn restart_journal(system: &dyn UnitManager) -> anyhow::Result<()> {
+pub(crate) async fn restart_journal(
+    system: &dyn UnitManager,
+    say: StepPrinter<'_>,
+) -> anyhow::Result<()> {
     system
         .restart("systemd-journald.service", START_LIMIT)
         .await?;
@@ -210,6 +219,14 @@ pub(crate) async fn restart_journal(system: &dyn UnitManager) -> anyhow::Result<
         .output()
         .await;
     flushed.context("journalctl --flush")?;
+    // journald makes its folder with the group root. systemd gives it to the group systemd-journal at a
+    // boot (systemd-journald.service(8)).
+    let arguments = ["--create", "--prefix", "/var/log/journal"].map(str::to_owned);
+    if let Err(error) = run_program("/usr/bin/systemd-tmpfiles", &arguments).await {
+        say(&format!(
+            "the group systemd-journal may not read the journal before the next boot: {error:#}"
+        ));
+    }
     Ok(())
 }
 
@@ -328,4 +345,22 @@ pub(crate) fn read_identity() -> anyhow::Result<Arc<MachineIdentity>> {
     };
     let identity = serde_json::from_str(&text).with_context(|| paths::IDENTITY.to_owned())?;
     Ok(Arc::new(identity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_fails_is_named_with_its_stderr() {
+        let shell = |script: &str| ["-c".to_owned(), script.to_owned()];
+        let failed = run_program("/bin/sh", &shell("echo no room >&2; exit 3")).await;
+        assert_eq!(
+            failed.unwrap_err().to_string(),
+            "/bin/sh -c echo no room >&2; exit 3: no room"
+        );
+        run_program("/bin/sh", &shell("exit 0")).await.unwrap();
+        let missing = run_program("/nowhere/program", &[]).await;
+        assert_eq!(missing.unwrap_err().to_string(), "/nowhere/program");
+    }
 }

@@ -1,6 +1,6 @@
 //! The fence of `onPartition: stop`: on a machine that reaches no leader, it stops these instances
-//! before the leader may replace them. After a boot, it also holds back instances that write data
-//! until the store has confirmed the list, since they may be assigned to another machine by now.
+//! before the leader may replace them. After a boot, it also holds back instances that write data or keep
+//! a schedule until the store has confirmed the list, since they may be assigned to another machine by now.
 //! While this machine reports, the leader does not move such an instance before the machine
 //! confirms that it has stopped.
 //!
@@ -375,8 +375,9 @@ impl PartitionFence {
         let mut held = verdict.stopped.clone();
         if !state.confirmed {
             let listed = listed.desired.assignments.iter();
-            let writers = listed.filter(|(_, one)| one.writes_data());
-            held.extend(writers.map(|(id, _)| id.clone()));
+            // One with a schedule starts its timer: its times may have been given to the leader since.
+            let unsure = listed.filter(|(_, one)| one.writes_data() || one.bound.is_some());
+            held.extend(unsure.map(|(id, _)| id.clone()));
         }
         if verdict.stopped != state.stopped {
             tracing::warn!(

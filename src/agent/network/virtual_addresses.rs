@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// The cluster's virtual addresses from the store's keys, and which of them this machine is to hold.
-pub(crate) fn grants(entries: &MirrorEntries, own: &str) -> AddressGrants {
+pub fn grants(entries: &MirrorEntries, own: &str) -> AddressGrants {
     let records = entries_below(entries, keys::VIRTUAL_ADDRESSES)
         .filter_map(|(_, entry)| read::<VirtualAddressRecord>(entry));
     let grants = records.map(|record| {

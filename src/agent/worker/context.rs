@@ -122,6 +122,7 @@ impl UserContext {
         &self,
         unit: &str,
         status: &UnitStatus,
+        keeps_table: bool,
     ) -> Result<(), WorkerError> {
         let (manager, folder) = (&self.manager, &self.folder);
         if status.active_state == ActiveState::Failed {
@@ -130,7 +131,7 @@ impl UserContext {
         for other in folder.other_units(unit)? {
             ignore_missing(manager.reset_failed(&other).await)?;
         }
-        Ok(folder.remove(unit)?)
+        Ok(folder.remove(unit, keeps_table)?)
     }
 
     /// Saves what the next process of the agent needs to know of the instances.

@@ -34,7 +34,10 @@ use self::{
 };
 use crate::{
     secrets::SecretUseTrouble,
-    worker::running::{preparation::MountPreparation, start_backoff::RetryDelay},
+    worker::{
+        running::{preparation::MountPreparation, start_backoff::RetryDelay},
+        unit_state::bound_times::LostStarts,
+    },
 };
 
 /// An instance, as the worker knows it. All of it can be recomputed.
@@ -66,6 +69,8 @@ pub(crate) struct Instance {
     usage: Option<UsageReading>,
     /// Since when another process has the lock of its file of runs.
     locked_runs: Option<Instant>,
+    /// Starts by its timer that began no run.
+    lost_starts: LostStarts,
     /// Set where the last pass left it running with nothing to do.
     rest: Option<RestingInstance>,
 }

@@ -131,20 +131,31 @@ fn elsewhere(access: RouteAccess, caller: &Caller, target: CallScope<'_>) -> Opt
     else {
         return None;
     };
-    let reads_or_writes = matches!(
-        access,
-        RouteAccess::ReadCluster
-            | RouteAccess::ReadMachine
-            | RouteAccess::ReadNode
-            | RouteAccess::ReadNamespace
-            | RouteAccess::ReadFiles
-            | RouteAccess::Deploy
-    );
-    (reads_or_writes && target.namespace != Some(namespace)).then(|| {
-        format!(
-            "this token is for the namespace `{namespace}` alone: write `namespace: {namespace}` below `metadata` of the files, or `-n {namespace}` to commands that take it"
-        )
-    })
+    if target.namespace == Some(namespace) {
+        return None;
+    }
+    let place = match access {
+        RouteAccess::ReadCluster | RouteAccess::ReadMachine | RouteAccess::ReadNode => {
+            String::new()
+        }
+        RouteAccess::ReadNamespace => format!(": `-n {namespace}` names it"),
+        // The namespace may be that of files.
+        RouteAccess::ReadFiles | RouteAccess::Deploy => format!(
+            ": write `namespace: {namespace}` below `metadata` of the files, or `-n {namespace}` to commands that take it"
+        ),
+        RouteAccess::Anyone
+        | RouteAccess::Authenticated
+        | RouteAccess::KnownKey
+        | RouteAccess::BeforeJoin
+        | RouteAccess::ReadOverview
+        | RouteAccess::Admin
+        | RouteAccess::Leave
+        | RouteAccess::Report
+        | RouteAccess::Join => return None,
+    };
+    Some(format!(
+        "this token is for the namespace `{namespace}` alone{place}"
+    ))
 }
 
 /// Only administrators write in [`CORE_NAMESPACE`].
@@ -546,17 +557,24 @@ mod tests {
             namespace: Some("default"),
             node: None,
         };
-        for (access, target) in [
-            (RouteAccess::ReadNamespace, CallScope::default()),
-            (RouteAccess::ReadCluster, CallScope::default()),
-            (RouteAccess::Deploy, other),
+        let files = ": write `namespace: shop` below `metadata` of the files, or `-n shop` to commands that take it";
+        for (access, target, place) in [
+            (
+                RouteAccess::ReadNamespace,
+                CallScope::default(),
+                ": `-n shop` names it",
+            ),
+            (RouteAccess::ReadNamespace, other, ": `-n shop` names it"),
+            // Objects of the whole cluster are in no namespace.
+            (RouteAccess::ReadCluster, CallScope::default(), ""),
+            (RouteAccess::Deploy, other, files),
         ] {
             let refused = check(access, &deploy("shop"), target);
             let Err(ApiError::Forbidden { hint, .. }) = refused else {
                 panic!("{refused:?}");
             };
-            let told = "this token is for the namespace `shop` alone: write `namespace: shop` below `metadata` of the files, or `-n shop` to commands that take it";
-            assert_eq!(hint.as_deref(), Some(told), "{access:?}");
+            let told = format!("this token is for the namespace `shop` alone{place}");
+            assert_eq!(hint, Some(told), "{access:?}");
         }
         let refused = check(RouteAccess::Admin, &deploy("shop"), other);
         assert!(matches!(

@@ -39,7 +39,8 @@ impl ApiView<'_> {
             .filter(|_| record.is_some())
             .map_or(0, |status| status.revision)
             .max(entry.assignment.revision);
-        let lost = node_status.is_some_and(|status| status.value.phase == NodePhase::NotReady);
+        let lost =
+            node_status.is_some_and(|status| status.value.shown_phase() == NodePhase::NotReady);
         let (phase, mut reason, mut message) =
             instance_phase(assignment.wanted, record, lost, &entry.node);
         if reason == Reason::NodeNotReady

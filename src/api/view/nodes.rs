@@ -91,6 +91,7 @@ impl ApiView<'_> {
             let age = jiff::SignedDuration::try_from(reported.age).ok()?;
             self.now.checked_sub(age).ok()
         });
+        let phase = status.shown_phase();
         let roles = self.roles(name, entry, &status.addresses);
         let gpus = status.gpus.into_iter().map(|gpu| NodeGpu {
             used: load.gpus.contains(gpu.name.as_str()),
@@ -109,7 +110,7 @@ impl ApiView<'_> {
                 drain_forced: registration.draining && registration.drain_forced,
             },
             status: NodeStatus {
-                phase: status.phase,
+                phase,
                 reason: status.reason,
                 message: status.message,
                 roles,

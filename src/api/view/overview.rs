@@ -10,7 +10,7 @@ use kat_types::{
         program_version::{ProgramVersion, etcd_has_known_holes},
     },
     reason::Reason,
-    store::snapshot::NodeEntry,
+    store::{records::NodeStatusRecord, snapshot::NodeEntry},
 };
 
 /// Longest version that is shown, bytes.
@@ -52,7 +52,9 @@ impl ApiView<'_> {
         let reason = status.and_then(|status| Reason::from_word(&status.reason));
         OverviewNode {
             name: name.to_owned(),
-            phase: status.map(|status| status.phase).unwrap_or_default(),
+            phase: status
+                .map(NodeStatusRecord::shown_phase)
+                .unwrap_or_default(),
             reason: Reason::word_or_empty(reason).to_owned(),
             roles,
             overlay_address: entry.subnet.map(node_address),

@@ -265,6 +265,29 @@ fn every_phase_has_a_reason_until_it_runs() {
 }
 
 #[test]
+fn a_machine_that_a_new_store_has_not_heard_is_shown_not_ready_and_its_instances_unknown() {
+    let running = InstanceRecord {
+        phase: InstancePhase::Running,
+        ..InstanceRecord::default()
+    };
+    let mut snapshot = with_instance(Some(running), NodePhase::Ready);
+    let shown = |snapshot: &Snapshot| {
+        let node = seen(snapshot, |view| view.node("n1")).unwrap().status;
+        let overview = seen(snapshot, |view| view.overview(false));
+        let listed = (overview.nodes[0].phase, overview.nodes[0].reason.clone());
+        assert_eq!(listed, (node.phase, node.reason.clone()));
+        (node.phase, node.reason)
+    };
+    assert_eq!(shown(&snapshot), (NodePhase::Ready, String::new()));
+    let status = snapshot.nodes.get_mut("n1").unwrap().status.as_mut();
+    assert!(status.unwrap().value.set_unheard("n1"));
+    let unheard = (NodePhase::NotReady, "NoHeartbeat".to_owned());
+    assert_eq!(shown(&snapshot), unheard);
+    let unknown = (InstancePhase::Unknown, "NodeNotReady".to_owned());
+    assert_eq!(phase(&snapshot), unknown);
+}
+
+#[test]
 fn an_instance_is_found_in_its_own_namespace_alone() {
     let snapshot = with_instance(None, NodePhase::Ready);
     assert!(seen(&snapshot, |view| view.instance("other", "web-abcde")).is_none());

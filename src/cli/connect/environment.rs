@@ -91,7 +91,10 @@ impl ConnectionVariables {
             .map(|address| endpoint(address.trim()))
             .collect::<Result<Vec<_>, _>>()?;
         let Some(token) = text(TOKEN, self.token.as_deref())? else {
-            return Err(missing(TOKEN, "the token that is sent to it"));
+            return Err(missing(
+                TOKEN,
+                "the server answers no request without a token",
+            ));
         };
         let token = Token::parse(token).map_err(|error| wrong(TOKEN, &error.to_string()))?;
         let authority = match (
@@ -421,7 +424,10 @@ mod tests {
             assert!(error.starts_with(expected), "{error}");
         }
         let (error, hint) = refused(&[("KAT_SERVER", "home")]);
-        assert!(error.contains("KAT_TOKEN is not"), "{error}");
+        assert_eq!(
+            error,
+            "KAT_SERVER is set, and KAT_TOKEN is not: the server answers no request without a token"
+        );
         assert!(!hint.is_empty());
     }
 

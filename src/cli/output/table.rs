@@ -4,7 +4,7 @@ use comfy_table::{
     Cell as DrawnCell, Color, ColumnConstraint, Table as Drawn, Width, presets::NOTHING,
 };
 
-use super::or_dash;
+use super::{or_dash, wrapped};
 use crate::console::TextTone;
 
 /// One field of a table.
@@ -56,32 +56,35 @@ const PADDING: u16 = 3;
 const LEAST: usize = 12;
 /// The same, where columns stand closer together and are still too wide.
 const LEAST_NARROW: usize = 10;
-/// Columns that are never shortened, since their words are used in other commands.
-const WHOLE: [&str; 10] = [
-    "NAME",
-    "NAMESPACE",
-    "NODE",
-    "WORKLOAD",
-    "VOLUME",
-    "ID",
-    "CONTEXT",
-    "PEER",
-    "KEY",
-    "HOST",
-];
+/// The column of sentences that pages have whole.
+const MESSAGE: &str = "MESSAGE";
+
+/// How the words of a column are made shorter. All other columns have names, reasons and numbers,
+/// which are used in other commands and stay whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shortening {
+    /// A sentence loses its end.
+    Text,
+    /// Of several names with commas between them the last ones are counted.
+    List,
+    /// An image loses its registry and its digest, and keeps its tag.
+    Image,
+}
 
 /// Rows under headers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Table {
     headers: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
-    /// Minimum widths of the columns.
+    /// Minimum widths of the columns; empty where no rows are printed later.
     widths: Vec<u16>,
     bare: bool,
     /// Columns stand two instead of three blanks apart.
     narrow: bool,
     /// Columns that are shortened although their header is that of names.
     texts: Vec<&'static str>,
+    /// Columns that are left out where names need their room, the least useful one first.
+    optional: Vec<&'static str>,
 }
 
 impl Table {
@@ -101,6 +104,12 @@ impl Table {
     /// What is below these headers are texts of people, which are shortened as others are.
     pub(crate) fn with_texts(mut self, headers: &[&'static str]) -> Self {
         self.texts = headers.to_vec();
+        self
+    }
+
+    /// These columns are left out where names need their room, the first one first.
+    pub(crate) fn with_optional(mut self, headers: &[&'static str]) -> Self {
+        self.optional = headers.to_vec();
         self
     }
 
@@ -125,27 +134,44 @@ impl Table {
             bare: true,
             narrow: self.narrow,
             texts: self.texts.clone(),
+            optional: self.optional.clone(),
         }
     }
 
     /// Shortens texts so that a row fits into this many columns; a terminal would break the lines
-    /// inside words. The last column is shortened first, and then the widest one, unless its words
-    /// are names. Where that is not enough, columns stand closer together.
+    /// inside words. Where that is not enough, columns stand closer together, and then those are
+    /// left out that say nothing, and those that say least. Names stay whole: where they alone are
+    /// too wide, so is the table.
     pub(crate) fn within(mut self, width: Option<usize>) -> Self {
         let Some(width) = width else { return self };
+        let was_narrow = self.narrow;
+        loop {
+            for (narrow, least) in [(false, LEAST), (true, LEAST), (true, LEAST_NARROW)] {
+                // Rows below others have the same blanks between columns.
+                if was_narrow && !narrow {
+                    continue;
+                }
+                let mut fitted = self.clone();
+                fitted.narrow = narrow;
+                if fitted.shrink(width, least) {
+                    return fitted;
+                }
+            }
+            if !self.leave_one_out() {
+                self.narrow = true;
+                self.shrink(width, LEAST_NARROW);
+                return self;
+            }
+        }
+    }
+
+    fn column_widths(&self) -> Vec<usize> {
         let widths = self.drawn(false).column_max_content_widths();
         let mut widths: Vec<usize> = widths.into_iter().map(usize::from).collect();
         for (wide, least) in widths.iter_mut().zip(&self.widths) {
             *wide = (*wide).max(usize::from(*least));
         }
-        for (narrow, least) in [(false, LEAST), (true, LEAST), (true, LEAST_NARROW)] {
-            self.narrow = narrow;
-            self.shrink(&mut widths, width, least);
-            if self.excess(&widths, width) == 0 {
-                break;
-            }
-        }
-        self
+        widths
     }
 
     /// By how many columns a row of these widths is too wide.
@@ -155,47 +181,108 @@ impl Table {
         all.saturating_sub(padding).saturating_sub(width)
     }
 
-    /// Shortens columns to no less than `least` and their header.
-    fn shrink(&mut self, widths: &mut [usize], width: usize, least: usize) {
-        let Some(last) = widths.len().checked_sub(1) else {
-            return;
-        };
-        let mut next = Some(last);
-        while let Some(index) = next {
-            let too_much = self.excess(widths, width);
+    /// Shortens columns, the last one first, to no less than `least` and their header. Returns
+    /// whether a row fits.
+    fn shrink(&mut self, width: usize, least: usize) -> bool {
+        let headers = self.headers.clone();
+        for (index, header) in headers.into_iter().enumerate().rev() {
+            let widths = self.column_widths();
+            let too_much = self.excess(&widths, width);
             if too_much == 0 {
-                break;
+                return true;
             }
-            if let Some(wide) = widths.get_mut(index) {
+            let how = self.shortening(header);
+            if let (Some(how), Some(wide)) = (how, widths.get(index)) {
                 // The header stays whole.
-                let header = self.headers.get(index).map_or(0, |header| header.len());
-                let least = least.max(header);
-                *wide = wide.saturating_sub(too_much).max(least).min(*wide);
-                let wide = *wide;
-                self.shorten(index, wide);
+                let wanted = wide.saturating_sub(too_much).max(least).max(header.len());
+                self.shorten(index, how, wanted);
             }
-            next = self.widest(widths, last, least);
+        }
+        self.excess(&self.column_widths(), width) == 0
+    }
+
+    fn shortening(&self, header: &str) -> Option<Shortening> {
+        if self.texts.contains(&header) {
+            return Some(Shortening::Text);
+        }
+        match header {
+            MESSAGE | "CHANGES" => Some(Shortening::Text),
+            "ENDPOINTS" | "MIRRORS" | "USED BY" => Some(Shortening::List),
+            "IMAGE" => Some(Shortening::Image),
+            _ => None,
         }
     }
 
-    /// The widest column before the last one that can still be shortened.
-    fn widest(&self, widths: &[usize], last: usize, least: usize) -> Option<usize> {
-        let columns = self.headers.iter().zip(widths).enumerate().take(last);
-        let columns = columns.filter(|(_, (header, wide))| {
-            let is_name = WHOLE.contains(*header) && !self.texts.contains(*header);
-            !is_name && **wide > least.max(header.len())
-        });
-        let widest = columns.max_by_key(|(_, (_, wide))| **wide);
-        widest.map(|(index, _)| index)
-    }
-
-    fn shorten(&mut self, index: usize, width: usize) {
+    fn shorten(&mut self, index: usize, how: Shortening, width: usize) {
         for cell in self.rows.iter_mut().filter_map(|row| row.get_mut(index)) {
             if cell.text.chars().count() > width {
-                let kept: String = cell.text.chars().take(width.saturating_sub(1)).collect();
-                cell.text = format!("{}…", kept.trim_end());
+                cell.text = match how {
+                    Shortening::Text => shortened_text(&cell.text, width),
+                    Shortening::List => shortened_list(&cell.text, width),
+                    Shortening::Image => shortened_image(&cell.text, width),
+                };
             }
         }
+    }
+
+    /// Leaves out a column that says nothing, or else the least useful one. Returns whether there
+    /// was one.
+    fn leave_one_out(&mut self) -> bool {
+        // Rows that are printed later may have something in it.
+        if !self.widths.is_empty() {
+            return false;
+        }
+        let says_nothing = (0..self.headers.len()).find(|index| self.says_nothing(*index));
+        let least_useful = || {
+            let mut optional = self.optional.iter();
+            optional.find_map(|one| self.headers.iter().position(|header| header == one))
+        };
+        let Some(index) = says_nothing.or_else(least_useful) else {
+            return false;
+        };
+        self.headers.remove(index);
+        for row in self.rows.iter_mut().filter(|row| index < row.len()) {
+            row.remove(index);
+        }
+        true
+    }
+
+    /// Whether no row has anything in this column; counts of failures are nothing where all are 0.
+    fn says_nothing(&self, index: usize) -> bool {
+        let is_count = |header: &&str| matches!(*header, "RESTARTS" | "FAILED");
+        let is_count = self.headers.get(index).is_some_and(is_count);
+        let is_nothing = |cell: &Cell| cell.text == "-" || (is_count && cell.text == "0");
+        let mut rows = self.rows.iter();
+        !self.rows.is_empty() && rows.all(|row| row.get(index).is_some_and(is_nothing))
+    }
+
+    /// The text of a page, with spaces before each line. A page has whole messages: where the last
+    /// column has some that do not fit, each stands below its row, broken between words.
+    pub(crate) fn on_page(mut self, colour: bool, width: Option<usize>, spaces: usize) -> String {
+        let room = width.map(|width| width.saturating_sub(spaces));
+        let is_too_wide = room.is_some_and(|room| self.excess(&self.column_widths(), room) > 0);
+        if !is_too_wide || self.headers.last() != Some(&MESSAGE) {
+            return self.within(room).indented(colour, spaces);
+        }
+        let last = self.headers.len().saturating_sub(1);
+        self.headers.truncate(last);
+        let mut messages = vec![None];
+        for row in &mut self.rows {
+            let message = row.get(last).map(|cell| cell.text.clone());
+            messages.push(message.filter(|message| message != "-"));
+            row.truncate(last);
+        }
+        let before = " ".repeat(spaces + 2);
+        let mut text = String::new();
+        let lines = self.within(room).indented(colour, spaces);
+        for (line, message) in lines.lines().zip(messages) {
+            text.push_str(line);
+            text.push('\n');
+            if let Some(message) = message {
+                text.push_str(&wrapped(&format!("{before}{message}\n"), width));
+            }
+        }
+        text
     }
 
     /// The text, with a line feed after each line.
@@ -259,6 +346,53 @@ impl Table {
     }
 }
 
+fn shortened_text(text: &str, width: usize) -> String {
+    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+    format!("{}…", kept.trim_end())
+}
+
+/// Such as `a,b and 2 more`, or `4 in all` where not even the first name has room. One name stays
+/// whole.
+fn shortened_list(text: &str, width: usize) -> String {
+    let comma = if text.contains(", ") { ", " } else { "," };
+    let names: Vec<&str> = text.split(comma).collect();
+    let all = names.len();
+    if all < 2 {
+        return text.to_owned();
+    }
+    let shorter = (1..all).rev().map(|kept| {
+        let named: Vec<&str> = names.iter().take(kept).copied().collect();
+        format!("{} and {} more", named.join(comma), all - kept)
+    });
+    let mut fitting = shorter.filter(|one| one.chars().count() <= width);
+    fitting.next().unwrap_or_else(|| format!("{all} in all"))
+}
+
+/// Such as `…/web:2`: without the registry and the first parts of the path, and where that is not
+/// enough without the digest of an image that has a tag.
+fn shortened_image(image: &str, width: usize) -> String {
+    let name = match image.split_once('@') {
+        Some((name, _)) if name.rsplit('/').next().is_some_and(|end| end.contains(':')) => name,
+        _ => image,
+    };
+    let mut shortest = image.to_owned();
+    for form in [image, name] {
+        let mut rest = form;
+        shortest = form.to_owned();
+        loop {
+            if shortest.chars().count() <= width {
+                return shortest;
+            }
+            let Some((_, after)) = rest.split_once('/') else {
+                break;
+            };
+            rest = after;
+            shortest = format!("…/{rest}");
+        }
+    }
+    shortest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_machines_and_instances_are_never_shortened() {
+    fn names_and_reasons_are_never_shortened_and_an_image_keeps_its_tag() {
         let mut table = Table::new(vec!["NAME", "NODE", "REASON", "IMAGE", "AGE"]);
         table.row(vec![
             Cell::new("a-workload-with-a-long-name-abcde"),
@@ -326,25 +460,112 @@ mod tests {
             Cell::new("registry.example/team/project/image:1.2.3"),
             Cell::new("5m"),
         ]);
-        let text = table.clone().within(Some(100)).render(false);
+        let text = table.clone().within(Some(120)).render(false);
         for line in text.lines() {
-            assert!(line.chars().count() <= 100, "{line}");
+            assert!(line.chars().count() <= 120, "{line}");
         }
-        for name in [
-            "a-workload-with-a-long-name-abcde ",
-            "machine-in-the-cellar ",
-            " 5m",
+        for width in [120, 40] {
+            // Where names alone are too wide, the table is.
+            let text = table.clone().within(Some(width)).render(false);
+            for name in [
+                "a-workload-with-a-long-name-abcde ",
+                "machine-in-the-cellar ",
+                "WaitingForDataOnAnotherMachine ",
+                "/image:1.2.3 ",
+                " 5m",
+            ] {
+                assert!(text.contains(name), "{width}: {text}");
+            }
+            assert!(text.contains("REASON") && text.contains("IMAGE"), "{text}");
+        }
+    }
+
+    #[test]
+    fn columns_that_say_nothing_are_left_out_first_and_then_the_least_useful_one() {
+        let mut table =
+            Table::new(vec!["NAME", "HEALTH", "RESTARTS", "REASON", "AGE"]).with_optional(&["AGE"]);
+        for (name, reason) in [("web-abcde", "VolumeMissing"), ("db-abcde", "-")] {
+            table.row(vec![
+                Cell::new(name),
+                Cell::new(""),
+                Cell::new("0"),
+                Cell::new(reason),
+                Cell::new("5m"),
+            ]);
+        }
+        let headers = |table: &Table, width: usize| {
+            let text = table.clone().within(Some(width)).render(false);
+            assert!(text.contains("VolumeMissing"), "{text}");
+            let first = text.lines().next().unwrap_or_default();
+            first.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(headers(&table, 80), "NAME HEALTH RESTARTS REASON AGE");
+        assert_eq!(headers(&table, 44), "NAME RESTARTS REASON AGE");
+        assert_eq!(headers(&table, 33), "NAME REASON AGE");
+        assert_eq!(headers(&table, 26), "NAME REASON");
+        assert_eq!(headers(&table, 5), "NAME REASON");
+        // A restart is something.
+        let mut restarted = table.clone();
+        restarted.row(["cache-abcde", "", "1", "", "1m"].map(Cell::new).into());
+        assert_eq!(headers(&restarted, 33), "NAME RESTARTS REASON");
+        // Rows that follow may have a reason or a health.
+        let followed = Table {
+            widths: vec![1],
+            ..table
+        };
+        assert_eq!(headers(&followed, 20), "NAME HEALTH RESTARTS REASON AGE");
+    }
+
+    #[test]
+    fn a_list_of_names_is_counted_and_none_is_cut() {
+        let list = |text: &str, width| shortened_list(text, width);
+        assert_eq!(list("web,db,reports,cache", 19), "web,db and 2 more");
+        assert_eq!(list("web, db, reports", 12), "3 in all");
+        assert_eq!(list("web, db, reports", 15), "web and 2 more");
+        assert_eq!(list("a-name-that-is-alone", 10), "a-name-that-is-alone");
+    }
+
+    #[test]
+    fn an_image_loses_its_registry_then_its_digest_and_never_its_tag() {
+        let image = "registry.lab:5000/shop/web:2@sha256:0123456789ab";
+        for (width, shown) in [
+            (48, image),
+            (40, "…/shop/web:2@sha256:0123456789ab"),
+            (30, "…/web:2@sha256:0123456789ab"),
+            (26, "…/shop/web:2"),
+            (10, "…/web:2"),
+            (3, "…/web:2"),
         ] {
-            assert!(text.contains(name), "{text}");
+            assert_eq!(shortened_image(image, width), shown, "{width}");
         }
-        // Where names alone are too wide, they stay as well, and so do headers.
-        let text = table.within(Some(40)).render(false);
-        assert!(
-            text.contains("a-workload-with-a-long-name-abcde "),
-            "{text}"
+        // Nothing else tells this one from others.
+        let image = "registry.lab:5000/web@sha256:0123456789ab";
+        assert_eq!(shortened_image(image, 12), "…/web@sha256:0123456789ab");
+        assert_eq!(shortened_image("web:2", 3), "web:2");
+    }
+
+    #[test]
+    fn a_page_has_whole_messages_below_their_rows_where_they_do_not_fit() {
+        let mut table = sample();
+        table.row(vec![
+            Cell::new("web-bbbbb"),
+            Cell::phase("Failed"),
+            Cell::new("a message of many words that is longer"),
+        ]);
+        let page = |width| table.clone().on_page(false, width, 2);
+        for width in [None, Some(200)] {
+            assert_eq!(page(width), table.indented(false, 2));
+        }
+        assert_eq!(
+            page(Some(40)),
+            "  NAME        PHASE\n\
+             \x20 web-abcde   Running\n\
+             \x20 größe       Failed\n\
+             \x20   one | two\\u{1b}[31m\n\
+             \x20 web-bbbbb   Failed\n\
+             \x20   a message of many words that is\n\
+             \x20     longer\n"
         );
-        assert!(text.contains("WaitingFo…"), "{text}");
-        assert!(text.contains("REASON") && text.contains("IMAGE"), "{text}");
     }
 
     #[test]
@@ -367,5 +588,19 @@ mod tests {
         let mut wider = below.continuation();
         wider.row(vec![Cell::new("db"), Cell::phase("Ready"), Cell::new("x")]);
         assert_eq!(wider.render(false), "db          Ready     x\n");
+    }
+
+    #[test]
+    fn rows_below_narrow_ones_stand_as_close() {
+        let above = sample().with_first(9).within(Some(30));
+        assert!(
+            above
+                .render(false)
+                .starts_with("NAME       PHASE    MESSAGE\n")
+        );
+        let mut below = above.continuation();
+        below.row(vec![Cell::new("db"), Cell::phase("Ready"), Cell::new("x")]);
+        let below = below.within(Some(200));
+        assert_eq!(below.render(false), "db         Ready    x\n");
     }
 }

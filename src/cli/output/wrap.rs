@@ -5,7 +5,7 @@ const LATEST_COLUMN: usize = 40;
 
 /// The text with each line broken between words, so that none is wider than `width`; the rest of a
 /// line stands below the column that its text begins in. A word that is wider stays whole, and so
-/// does all text in a pipe.
+/// do commands between backquotes, to be copied, and all text in a pipe.
 pub(crate) fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else {
         return text.to_owned();
@@ -35,8 +35,7 @@ fn push_wrapped(all: &mut String, line: &str, width: usize) {
     while !rest.is_empty() {
         let gap = rest.len() - rest.trim_start_matches(' ').len();
         let (spaces, after) = rest.split_at(gap);
-        let end = after.find(' ').unwrap_or(after.len());
-        let (word, next) = after.split_at(end);
+        let (word, next) = after.split_at(word_end(after));
         rest = next;
         let wide = columns(word);
         // What belongs to the first column stays on the line of it.
@@ -53,6 +52,23 @@ fn push_wrapped(all: &mut String, line: &str, width: usize) {
         used += wide;
         has_word = true;
     }
+}
+
+/// Where the first word of a text ends; what stands between backquotes is one.
+fn word_end(text: &str) -> usize {
+    let mut is_quoted = false;
+    for (index, one) in text.char_indices() {
+        match one {
+            '`' => {
+                // Nothing is quoted by a backquote that is the last one.
+                let after = text.get(index + 1..).unwrap_or_default();
+                is_quoted = !is_quoted && after.contains('`');
+            }
+            ' ' if !is_quoted => return index,
+            _ => {}
+        }
+    }
+    text.len()
 }
 
 /// The column of the text that may be broken: after a first column, or below the first word and two
@@ -132,6 +148,20 @@ mod tests {
                 assert!(columns(line) <= width || is_one_word, "{width}: {line}");
             }
         }
+    }
+
+    #[test]
+    fn a_command_between_backquotes_is_not_broken() {
+        let text = "hint: say (`katcall get nodes -o wide`), or `katcall status` then\n";
+        assert_eq!(
+            wrapped(text, Some(20)),
+            "hint: say\n  (`katcall get nodes -o wide`),\n  or\n  `katcall status`\n  then\n"
+        );
+        // A backquote without another one quotes nothing.
+        assert_eq!(
+            wrapped("one `two three four\n", Some(10)),
+            "one `two\n  three\n  four\n"
+        );
     }
 
     #[test]

@@ -116,7 +116,7 @@ fn programs(facts: &CheckFacts, findings: &mut Vec<Finding>) {
                 "etcd {version} has known holes in its users' rights (CVE-2026-33343): root of any machine with a certificate for etcd can read and write the whole store"
             ))
             .mended_by(format!(
-                "upgrade etcd to {} or newer when the distribution has it; machines without the store have such a certificate only where the migration from KAT 0.1.0 has not ended",
+                "upgrade etcd to {} or newer when the distribution has it; in a new cluster, only machines that hold the store have such a certificate",
                 etcd_mended_versions()
             )),
         );
@@ -225,7 +225,8 @@ fn surroundings(stage: CheckStage, facts: &CheckFacts, findings: &mut Vec<Findin
                 "sudo mkdir -p /etc/systemd/journald.conf.d && \
                  printf '[Journal]\\nStorage=persistent\\n' | \
                  sudo tee /etc/systemd/journald.conf.d/50-kept.conf && \
-                 sudo systemctl restart systemd-journald && sudo journalctl --flush",
+                 sudo systemctl restart systemd-journald && sudo journalctl --flush && \
+                 sudo systemd-tmpfiles --create --prefix /var/log/journal",
             )
     });
     let mut set_clock = "sudo timedatectl set-ntp true".to_owned();

@@ -7,11 +7,14 @@ use anstyle::{AnsiColor, Style};
 use super::{Finding, Level};
 
 /// One line for each finding, the command that fixes it on the next, and a last line with the
-/// counts. The word at the beginning means the same as the colour; the stream's writer decides
-/// whether colour is printed (`anstream`).
+/// counts. Problems stand last, next to the counts, so that no warning hides them. The word at the
+/// beginning means the same as the colour; the stream's writer decides whether colour is printed
+/// (`anstream`).
 pub fn render(findings: &[Finding], colour: bool) -> String {
     let mut text = String::new();
-    for finding in findings {
+    let mut ordered: Vec<&Finding> = findings.iter().collect();
+    ordered.sort_by_key(|finding| finding.level);
+    for finding in ordered {
         let (word, style) = match finding.level {
             Level::Ok => ("ok", AnsiColor::Green.on_default()),
             Level::Warning => ("warning", AnsiColor::Yellow.on_default()),

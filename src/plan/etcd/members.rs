@@ -267,7 +267,8 @@ pub fn lost_members(snapshot: &Snapshot, seen: &[SeenMember]) -> BTreeSet<u64> {
 /// last a member whose machine has been away for long, so that it is replaced as soon as there is
 /// another machine and not before.
 ///
-/// A machine with the label [`ETCD_LABEL`] becomes no member.
+/// A machine with the label [`ETCD_LABEL`] becomes no member. Nor does one that has not reported since
+/// the store was begun anew.
 ///
 /// Once every member has a certificate of the API, a machine of version 0.1.0, which makes none,
 /// becomes no member: callers would not accept it.
@@ -343,12 +344,12 @@ fn size_for(machines: usize) -> usize {
 fn reports(node: &NodeEntry) -> bool {
     let drained = [NodePhase::Draining, NodePhase::Drained];
     let status = node.status.as_ref();
-    is_ready(node) || status.is_some_and(|status| drained.contains(&status.value.phase))
+    is_ready(node) || status.is_some_and(|status| drained.contains(&status.value.shown_phase()))
 }
 
 fn is_ready(node: &NodeEntry) -> bool {
     let status = node.status.as_ref();
-    status.is_some_and(|status| status.value.phase == NodePhase::Ready)
+    status.is_some_and(|status| status.value.shown_phase() == NodePhase::Ready)
 }
 
 /// Whether the machine is away; a voting member is given time to come back.
@@ -503,17 +504,37 @@ fn promotion(
 /// Whether a machine that holds etcd may be removed now: the others keep the quorum. Their etcd has to
 /// answer, and not only their agent: the machine that leaves is cut off before its member is removed.
 pub fn may_lose_member(snapshot: &Snapshot, node: &str) -> bool {
+    let members = members_of(snapshot).count();
+    let others = members_of(snapshot).filter(|(name, _)| *name != node);
+    let troubled = member_troubles(snapshot, node).len();
+    others.count().saturating_sub(troubled) > members / 2
+}
+
+/// Why machines that hold etcd, other than `node`, do not count for a quorum without it; a sentence
+/// for each.
+pub fn member_troubles(snapshot: &Snapshot, node: &str) -> Vec<String> {
     let seen = snapshot.members.as_ref().map(|stored| &stored.value);
     let answers = |name: &String| {
         seen.is_none_or(|seen| seen.members.get(name).is_some_and(|one| one.healthy))
     };
-    let members = || {
-        let nodes = snapshot.nodes.iter();
-        nodes.filter(|(_, entry)| entry.registration.value.etcd)
-    };
-    let others = members().filter(|(name, entry)| *name != node && is_ready(entry));
-    let well = others.filter(|(name, _)| answers(name)).count();
-    well > members().count() / 2
+    let others = members_of(snapshot).filter(|(name, _)| *name != node);
+    others
+        .filter_map(|(name, entry)| match &entry.status {
+            None => Some(format!("{name} has not reported yet")),
+            // The variants of a phase are called as the API writes them.
+            Some(status) if !is_ready(entry) => {
+                Some(format!("{name} is {:?}", status.value.shown_phase()))
+            }
+            Some(_) if !answers(name) => Some(format!("etcd on {name} does not answer")),
+            Some(_) => None,
+        })
+        .collect()
+}
+
+/// The machines that hold etcd.
+fn members_of(snapshot: &Snapshot) -> impl Iterator<Item = (&String, &NodeEntry)> {
+    let nodes = snapshot.nodes.iter();
+    nodes.filter(|(_, entry)| entry.registration.value.etcd)
 }
 
 #[cfg(test)]

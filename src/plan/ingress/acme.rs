@@ -127,8 +127,8 @@ pub struct AcmeOrders {
 /// Pause of an order whose server needs time.
 #[derive(Debug, Clone)]
 struct PollPause {
-    /// URL of the order.
-    url: String,
+    /// Since when the order has its state. The next one begins with short pauses again.
+    since: Timestamp,
     count: u32,
     next: Timestamp,
 }
@@ -319,11 +319,11 @@ impl AcmeOrders {
             }
             AcmeOrderState::Ordering {} => view.order(host, ProofKind::Http),
             AcmeOrderState::OrderingByDns { .. } => view.order(host, ProofKind::Dns),
-            AcmeOrderState::Recording { url, value } => match self.pause(host, url, view.now) {
+            AcmeOrderState::Recording { url, value } => match self.pause(host, record, view.now) {
                 Some(next) => Ok(Need::Until(next)),
                 None => view.record(host, value, url),
             },
-            AcmeOrderState::ProvingByDns { url, .. } => match self.pause(host, url, view.now) {
+            AcmeOrderState::ProvingByDns { url, .. } => match self.pause(host, record, view.now) {
                 Some(next) => Ok(Need::Until(next)),
                 None => view.answer(host, url, ProofKind::Dns),
             },
@@ -334,19 +334,19 @@ impl AcmeOrders {
                 if !view.is_confirmed(challenge.revision, record.since) {
                     return Ok(Need::Until(later(view.now, LOOK)));
                 }
-                match self.pause(host, url, view.now) {
+                match self.pause(host, record, view.now) {
                     Some(next) => Ok(Need::Until(next)),
                     None => view.answer(host, url, ProofKind::Http),
                 }
             }
             AcmeOrderState::Validating { url, .. }
             | AcmeOrderState::ValidatingByDns { url, .. } => {
-                match self.pause(host, url, view.now) {
+                match self.pause(host, record, view.now) {
                     Some(next) => Ok(Need::Until(next)),
                     None => view.proceed(host, url, None),
                 }
             }
-            AcmeOrderState::Issuing { url, key } => match self.pause(host, url, view.now) {
+            AcmeOrderState::Issuing { url, key } => match self.pause(host, record, view.now) {
                 Some(next) => Ok(Need::Until(next)),
                 None => view.request_certificate(host, url, key),
             },
@@ -433,20 +433,29 @@ impl AcmeOrders {
     }
 
     /// When an order may be asked about again; `None` for now.
-    fn pause(&self, host: &str, url: &str, now: Timestamp) -> Option<Timestamp> {
-        let known = self.polls.get(host).filter(|known| known.url == url)?;
+    fn pause(&self, host: &str, order: &AcmeOrderRecord, now: Timestamp) -> Option<Timestamp> {
+        let known = self.polls.get(host);
+        let known = known.filter(|known| known.since == order.since)?;
         let is_sane = known.next.duration_since(now) <= LONGEST_STATE;
         (now < known.next && is_sane).then_some(known.next)
     }
 
-    /// Asks about an order later.
-    fn pause_for(&mut self, host: &str, url: &str, after: Option<SignedDuration>, now: Timestamp) {
-        let before = self.polls.get(host).filter(|known| known.url == url);
+    /// Asks about an order later: `after` what the server says, else after a growing pause.
+    fn pause_for(
+        &mut self,
+        host: &str,
+        order: &AcmeOrderRecord,
+        after: Option<SignedDuration>,
+        longest: SignedDuration,
+        now: Timestamp,
+    ) {
+        let before = self.polls.get(host);
+        let before = before.filter(|known| known.since == order.since);
         let count = before.map_or(0, |known| known.count.saturating_add(1));
-        let pause = doubled(POLL, count, LONGEST_POLL);
+        let pause = doubled(POLL, count, longest);
         let pause = after.unwrap_or(pause).clamp(POLL, LONGEST_STATE);
         let known = PollPause {
-            url: url.to_owned(),
+            since: order.since,
             count,
             next: later(now, pause),
         };
@@ -552,10 +561,10 @@ impl AcmeOrders {
             (AcmeOrderState::OrderingByDns { place }, AcmeReply::Ordered { url, challenge }) => {
                 view.ordered_by_dns(host, place, url, challenge).map(Some)
             }
-            (AcmeOrderState::Recording { url, .. }, AcmeReply::Recorded(check)) => {
+            (AcmeOrderState::Recording { .. }, AcmeReply::Recorded(check)) => {
                 let step = view.recorded(host, record, &check)?;
-                if view.waits_for_record(record, &check) {
-                    self.pause_for(host, url, None, view.now);
+                if let Some(longest) = view.wait_for_record(record, &check) {
+                    self.pause_for(host, record, None, longest, view.now);
                 }
                 Ok(step)
             }
@@ -579,12 +588,12 @@ impl AcmeOrders {
                 view.state_step(host, state, what).map(Some)
             }
             (
-                AcmeOrderState::Validating { url, .. }
-                | AcmeOrderState::ValidatingByDns { url, .. }
-                | AcmeOrderState::Issuing { url, .. },
+                AcmeOrderState::Validating { .. }
+                | AcmeOrderState::ValidatingByDns { .. }
+                | AcmeOrderState::Issuing { .. },
                 AcmeReply::Pending { after },
             ) => {
-                self.pause_for(host, url, after, view.now);
+                self.pause_for(host, record, after, LONGEST_POLL, view.now);
                 Ok(None)
             }
             (
@@ -660,12 +669,15 @@ impl AcmeOrders {
                 }
                 Ok(Some(step))
             }
-            AcmeRequest::Answer { url, .. }
-            | AcmeRequest::Continue { url, .. }
-            | AcmeRequest::Record { url, .. }
+            AcmeRequest::Answer { .. }
+            | AcmeRequest::Continue { .. }
+            | AcmeRequest::Record { .. }
                 if failure.kind.is_passing() =>
             {
-                self.pause_for(host, url, failure.retry_after, view.now);
+                if let Some(order) = view.snapshot.acme_orders.get(host) {
+                    let after = failure.retry_after;
+                    self.pause_for(host, &order.value, after, LONGEST_POLL, view.now);
+                }
                 Ok(None)
             }
             _ if view.snapshot.acme_orders.contains_key(host) => {

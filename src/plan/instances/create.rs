@@ -228,18 +228,19 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         Ok(self.place_instance(node, assignment))
     }
 
-    /// Places the instance of a Job whose machine keeps its schedule.
+    /// Places the instance of a Job whose machine keeps its schedule. `index` is the one among the
+    /// completions.
     pub(crate) fn create_bound(
         &mut self,
         parsed: &ParsedWorkload,
         bound: BoundSchedule,
+        (slot, index): (u32, u32),
     ) -> Result<String, NotPlaced> {
-        let slot = 0;
         let version = self.present(parsed);
         let (node, assignment) = self.next_instance(version, slot, StartTime::Now)?;
         let spec = &parsed.workload.spec;
         let mut container = assignment.container.clone();
-        set_index(&mut container, slot);
+        set_index(&mut container, index);
         let assignment = Assignment {
             schema: assignment.schema.max(bound.schema()),
             volumes: self.assigned_volumes(&spec.volumes, &spec.together(), slot, node),

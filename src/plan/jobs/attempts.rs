@@ -316,12 +316,12 @@ fn gone(now: Timestamp, why: &str) -> AttemptEnd {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-    fn at(seconds: i64) -> Timestamp {
+    pub(in crate::jobs) fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(seconds).unwrap()
     }
 
@@ -347,16 +347,17 @@ mod tests {
         }
     }
 
-    fn live(instance: &str, index: u32, state: AttemptState) -> LiveAttempt {
+    /// The machine of index 0 is n1.
+    pub(in crate::jobs) fn live(instance: &str, index: u32, state: AttemptState) -> LiveAttempt {
         LiveAttempt {
             instance: instance.to_owned(),
-            node: "n1".to_owned(),
+            node: format!("n{}", index + 1),
             index,
             state,
         }
     }
 
-    fn ended(now: Timestamp, code: i32) -> AttemptState {
+    pub(in crate::jobs) fn ended(now: Timestamp, code: i32) -> AttemptState {
         AttemptState::Ended(AttemptEnd {
             at: now,
             succeeded: code == 0,

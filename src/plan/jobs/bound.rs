@@ -5,11 +5,13 @@
 //! exists, else the leader. The leader takes runs and `handled` of a report in one transaction, which
 //! compares the Job's state, so that no report counts twice.
 
+pub(super) mod machines;
+
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{JobPlan, Schedule, scheduled_run};
+use super::{JobPlan, Schedule, per_node, scheduled_run};
 use crate::{
     rollout::{in_place, slot::LiveInstance},
     service::WorkloadPlanner,
@@ -40,6 +42,8 @@ use kat_types::{
 const MOST_JITTER: u32 = 600;
 /// Shortest `startingDeadlineSeconds`: systemd may start a unit some seconds after its time.
 const SHORTEST_DEADLINE: u32 = 10;
+/// What is said of a run of which its machine has nothing.
+const LOST: &str = "its machine has nothing of its end";
 /// A machine whose clock is further ahead than this has decided times that are still to come.
 const CLOCK_AHEAD: SignedDuration = SignedDuration::from_secs(60);
 
@@ -83,6 +87,85 @@ impl ScheduleKeeper {
     }
 }
 
+/// The machines that keep the schedule of a Job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ScheduleKeepers {
+    /// One keeps it as a whole.
+    One(ScheduleKeeper),
+    /// Each of them keeps it for itself alone; in the order of their names.
+    Each(Vec<ScheduleKeeper>),
+}
+
+impl ScheduleKeepers {
+    /// The machine that keeps the whole schedule.
+    pub(super) fn one(&self) -> Option<&str> {
+        match self {
+            Self::One(one) => Some(&one.node),
+            Self::Each(_) => None,
+        }
+    }
+
+    /// The machines that keep it for themselves.
+    pub(super) fn each(&self) -> Vec<String> {
+        match self {
+            Self::One(_) => Vec::new(),
+            Self::Each(each) => each.iter().map(|one| one.node.clone()).collect(),
+        }
+    }
+
+    /// What is waited for, if the schedule can't be taken back now. Nothing else waits for one of several
+    /// machines: `is_active` says that a run is of more interest.
+    pub(super) fn wait(&self, is_active: bool) -> Option<String> {
+        let each = match self {
+            Self::One(one) => return one.wait(),
+            Self::Each(_) if is_active => return None,
+            Self::Each(each) => each,
+        };
+        let closing = each.iter().filter(|one| one.closing);
+        let (away, present): (Vec<_>, Vec<_>) = closing.partition(|one| one.away);
+        if let Some(unusable) = present.iter().find(|one| one.unusable) {
+            return unusable.wait();
+        }
+        let names = per_node::named(away.iter().map(|one| one.node.as_str()));
+        match away.len() {
+            0 => None,
+            1 => Some(format!(
+                "machine {names} keeps its schedule and does not answer: what was asked for concerns it when it does"
+            )),
+            _ => Some(format!(
+                "machines {names} keep their schedules and do not answer: what was asked for concerns them when they do"
+            )),
+        }
+    }
+
+    /// Such as `on n1, n2 and n3, by their own timers; n3 does not answer now`.
+    pub(super) fn in_words(&self) -> String {
+        let each = match self {
+            Self::One(one) => return one.in_words(),
+            Self::Each(each) => each,
+        };
+        let all = named(each, |_| true).unwrap_or_default();
+        let mut text = match each.len() {
+            1 => format!("on {all}, by its own timer"),
+            _ => format!("on {all}, by their own timers"),
+        };
+        if let Some(away) = named(each, |one| one.away) {
+            text.push_str(&format!("; without an answer now: {away}"));
+        }
+        if let Some(closing) = named(each, |one| one.closing && !one.away) {
+            text.push_str(&format!("; the schedule is taken back from {closing}"));
+        }
+        text
+    }
+}
+
+/// The names of the machines that are meant, if there are any.
+fn named(each: &[ScheduleKeeper], is_meant: fn(&ScheduleKeeper) -> bool) -> Option<String> {
+    let meant = each.iter().filter(|one| is_meant(one));
+    let nodes: Vec<&str> = meant.map(|one| one.node.as_str()).collect();
+    (!nodes.is_empty()).then(|| per_node::named(nodes.into_iter()))
+}
+
 /// How the leader takes a schedule back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Withdrawal {
@@ -96,12 +179,16 @@ enum Withdrawal {
 /// Whether the machine with the Job's data may keep its schedule: nobody else may run it, and nothing of
 /// a run needs a decision of the leader.
 pub(super) fn may_be_bound(spec: &JobSpec, workload: &WorkloadSpec) -> bool {
+    spec.completions == Completions::Count(1) && in_place(workload) && common_rules(spec, workload)
+}
+
+/// Whether a machine may begin the runs of a Job by itself, as far as its other fields say.
+fn common_rules(spec: &JobSpec, workload: &WorkloadSpec) -> bool {
     let mut volumes = workload.volumes.iter();
     let deadline = spec.starting_deadline_seconds;
     let is_long = deadline.is_none_or(|seconds| seconds >= SHORTEST_DEADLINE);
     spec.schedule.is_some()
         && !spec.suspend
-        && spec.completions == Completions::Count(1)
         && spec.concurrency_policy == ConcurrencyPolicy::Forbid
         && may_retry(spec.backoff_limit)
         && spec.jitter_seconds <= MOST_JITTER
@@ -115,7 +202,6 @@ pub(super) fn may_be_bound(spec: &JobSpec, workload: &WorkloadSpec) -> bool {
         && !workload.container.host_network
         && workload.gpu().is_none()
         && !volumes.any(|volume| volume.host_mount.is_some() || volume.files.is_some())
-        && in_place(workload)
 }
 
 /// Whether a machine tries a run so often again.
@@ -283,11 +369,10 @@ fn attempts(live: &LiveInstance<'_>, run: &BoundRun) -> Vec<RunAttempt> {
 
 /// A run of which its machine has nothing any more.
 fn lost(before: &JobRunRecord, now: Timestamp) -> JobRunRecord {
-    let message = "its machine has nothing of its end";
     let mut record = before.clone();
     record.phase = RunPhase::Failed;
     record.reason = Reason::Interrupted.into();
-    record.message = message.to_owned();
+    record.message = LOST.to_owned();
     record.finished = Some(now);
     for attempt in record.attempts.iter_mut().filter(|one| one.end.is_none()) {
         record.failures = record.failures.saturating_add(1);
@@ -297,31 +382,40 @@ fn lost(before: &JobRunRecord, now: Timestamp) -> JobRunRecord {
             succeeded: false,
             exit_code: None,
             reason: Reason::Interrupted.into(),
-            message: message.to_owned(),
+            message: LOST.to_owned(),
         });
     }
     record
 }
 
-/// The instance whose machine keeps the schedule, or has kept it until it has stopped.
+/// The instance whose machine keeps the whole schedule, or has kept it until it has stopped.
 fn bound_instance<'l, 'i>(all: &'l [LiveInstance<'i>]) -> Option<&'l LiveInstance<'i>> {
-    all.iter().find(|live| live.assignment.bound.is_some())
+    let mut all = all.iter();
+    all.find(|live| live.assignment.bound.is_some() && !machines::is_keeper(live))
 }
 
-pub(super) fn keeper(
+pub(super) fn keepers(
     all: &[LiveInstance<'_>],
     withdraws: bool,
     now: Timestamp,
-) -> Option<ScheduleKeeper> {
-    let live = bound_instance(all)?;
-    let bound = live.assignment.bound.as_ref()?;
-    let report = report_of(live).filter(|report| is_about(report, bound));
-    Some(ScheduleKeeper {
-        node: live.node.to_owned(),
-        away: live.away,
-        closing: withdraws || is_withdrawn(live, bound),
-        unusable: report.is_some_and(|report| !is_usable(report, live, bound, now)),
-    })
+) -> Option<ScheduleKeepers> {
+    let keeper = |live: &LiveInstance<'_>| {
+        let bound = live.assignment.bound.as_ref()?;
+        let report = report_of(live).filter(|report| is_about(report, bound));
+        Some(ScheduleKeeper {
+            node: live.node.to_owned(),
+            away: live.away,
+            closing: withdraws || is_withdrawn(live, bound),
+            unusable: report.is_some_and(|report| !is_usable(report, live, bound, now)),
+        })
+    };
+    if let Some(one) = bound_instance(all).and_then(keeper) {
+        return Some(ScheduleKeepers::One(one));
+    }
+    let each = all.iter().filter(|live| machines::is_keeper(live));
+    let mut each: Vec<ScheduleKeeper> = each.filter_map(keeper).collect();
+    each.sort_by(|one, other| one.node.cmp(&other.node));
+    (!each.is_empty()).then_some(ScheduleKeepers::Each(each))
 }
 
 /// What becomes of a schedule that a machine keeps.
@@ -331,13 +425,28 @@ pub(super) enum BoundState {
     Free,
     /// A machine decides the times; whether the leader takes them back.
     Kept { withdraws: bool },
+    /// Machines decide the times, each for itself, and further ones may as well.
+    Shared,
     /// What a machine decided is lost. The next plan goes on.
     Lost,
 }
 
 impl WorkloadPlanner<'_, '_, '_> {
-    /// Takes what the machine that keeps the schedule reports, or takes the schedule back.
+    /// Takes what the machines that keep the schedule report, or takes the schedule back.
     pub(super) fn follow_bound(
+        &mut self,
+        parsed: &ParsedWorkload,
+        job: &mut JobPlan<'_>,
+        all: &[LiveInstance<'_>],
+    ) -> BoundState {
+        match self.follow_one(parsed, job, all) {
+            BoundState::Free => self.follow_machines(parsed, job, all),
+            other => other,
+        }
+    }
+
+    /// The same for a schedule that one machine keeps as a whole.
+    fn follow_one(
         &mut self,
         parsed: &ParsedWorkload,
         job: &mut JobPlan<'_>,
@@ -524,14 +633,20 @@ impl WorkloadPlanner<'_, '_, '_> {
                 record.message.as_str(),
             ),
         };
-        // A further attempt of an active run is no news.
-        if revision == 0 || !record.is_active() {
+        let before = job.runs.get(key).map(|stored| stored.value.phase);
+        // A further attempt of an active run is no news, nor one more machine of the same end.
+        let is_news = before.is_none_or(|before| before != record.phase && !record.is_active());
+        if is_news {
             let message = format!("run {number}: {message}");
             self.workload_event(kind, reason, message);
         }
         let run_key = keys::job_run(&self.key.namespace, &self.key.name, key);
-        conditions.push(Compare::ModRevision(run_key.clone(), revision));
-        self.group.put(run_key, &record);
+        let unchanged = Compare::ModRevision(run_key.clone(), revision);
+        if !conditions.contains(&unchanged) {
+            conditions.push(unchanged);
+        }
+        // Many machines have parts of one run: each of them would count for the transaction.
+        self.group.replace(run_key, &record);
         let value = Arc::new(record);
         job.runs.insert(key.to_owned(), Stored { revision, value });
     }
@@ -582,7 +697,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let now = self.draft.now;
         let is_lost = |run: &JobRunRecord| {
             let is_until = until.is_none_or(|until| run.scheduled <= Some(until));
-            run.bound && run.is_active() && is_until
+            run.bound && !run.is_by_machines() && run.is_active() && is_until
         };
         let open = job.runs.iter().filter(|(_, run)| is_lost(&run.value));
         let open: Vec<_> = open
@@ -685,12 +800,13 @@ impl WorkloadPlanner<'_, '_, '_> {
             catch_up: Some(job.spec.catch_up).filter(|one| *one != CatchUp::None),
             handled,
             closed: false,
+            per_node: false,
         };
         if !self.all_know(bound.schema()) {
             return;
         }
         // Without a place the leader begins the runs, and says what keeps them from one.
-        let Ok(instance) = self.create_bound(parsed, bound) else {
+        let Ok(instance) = self.create_bound(parsed, bound, (0, 0)) else {
             return self.flush_gathered();
         };
         job.state.bound = Some(instance);

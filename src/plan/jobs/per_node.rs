@@ -20,8 +20,9 @@ use kat_types::{
     reason::Reason,
     resource::WorkloadSpec,
     store::{
-        jobs::{JobRunRecord, RunMachine},
+        jobs::{JobRunRecord, RunMachine, RunPhase},
         records::NodeStatusRecord,
+        snapshot::NodeEntry,
     },
 };
 
@@ -64,13 +65,7 @@ pub(super) fn machines_at_start(
     statuses: &BTreeMap<String, NodeStatusRecord>,
     spec: &WorkloadSpec,
 ) -> RunMachines {
-    // A cordon ends, as a drain does: it keeps a machine from this run, and does not unmatch it.
-    let matching = snapshot.nodes.iter().filter(|(_, node)| {
-        let registration = &node.registration.value;
-        let mut lasting = registration.taints.clone();
-        lasting.retain(|taint| taint.key != Taint::CORDON_KEY);
-        has_labels(spec, &registration.labels) && is_tolerated(spec, &lasting)
-    });
+    let matching = matching_machines(snapshot, spec);
     let mut machines = Vec::new();
     let mut left_out = Vec::new();
     for (name, node) in matching {
@@ -95,6 +90,20 @@ pub(super) fn machines_at_start(
         }
         (false, _) => RunMachines::Known { machines, left_out },
     }
+}
+
+/// The machines that match a Job.
+pub(super) fn matching_machines<'s>(
+    snapshot: &'s Snapshot,
+    spec: &WorkloadSpec,
+) -> impl Iterator<Item = (&'s String, &'s NodeEntry)> {
+    // A cordon ends, as a drain does: it keeps a machine from a run, and does not unmatch it.
+    snapshot.nodes.iter().filter(move |(_, node)| {
+        let registration = &node.registration.value;
+        let mut lasting = registration.taints.clone();
+        lasting.retain(|taint| taint.key != Taint::CORDON_KEY);
+        has_labels(spec, &registration.labels) && is_tolerated(spec, &lasting)
+    })
 }
 
 /// Notes the machines that left the cluster before an instance had succeeded there.
@@ -139,10 +148,15 @@ fn parts(record: &JobRunRecord) -> impl Iterator<Item = (u32, &RunMachine, Machi
             MachinePart::Succeeded
         } else if machine.removed {
             MachinePart::Removed
-        } else if machine.failures > record.backoff_limit {
-            MachinePart::Failed
         } else {
-            MachinePart::Open
+            let is_failed = match machine.phase {
+                None => machine.failures > record.backoff_limit,
+                Some(phase) => phase != RunPhase::Active,
+            };
+            match is_failed {
+                true => MachinePart::Failed,
+                false => MachinePart::Open,
+            }
         };
         (index, machine, part)
     })
@@ -312,7 +326,7 @@ pub(super) fn obstacle(record: &JobRunRecord, states: &[MachineState]) -> Option
 }
 
 /// Such as `n1, n2, n3, n4, n5 and 3 more`.
-fn named<'n>(nodes: impl Iterator<Item = &'n str>) -> String {
+pub(super) fn named<'n>(nodes: impl Iterator<Item = &'n str>) -> String {
     let all: Vec<&str> = nodes.collect();
     let first: Vec<&str> = all.iter().take(MOST_NAMED).copied().collect();
     let first = first.join(", ");
@@ -326,13 +340,12 @@ fn named<'n>(nodes: impl Iterator<Item = &'n str>) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::attempts::{AttemptState, LiveAttempt, RunStep, RunSurroundings, step};
+    use super::super::attempts::{
+        AttemptState, LiveAttempt, RunStep, RunSurroundings, step,
+        tests::{at, ended, live},
+    };
     use super::*;
-    use kat_types::store::jobs::{AttemptEnd, RunPhase};
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(seconds).unwrap()
-    }
+    use kat_types::store::jobs::RunPhase;
 
     fn run(nodes: &[&str], parallelism: u32, backoff_limit: u32) -> JobRunRecord {
         JobRunRecord {
@@ -362,25 +375,6 @@ mod tests {
             machines,
         };
         step(record, live, surroundings)
-    }
-
-    fn live(instance: &str, index: u32, state: AttemptState) -> LiveAttempt {
-        LiveAttempt {
-            instance: instance.to_owned(),
-            node: format!("n{}", index + 1),
-            index,
-            state,
-        }
-    }
-
-    fn ended(now: Timestamp, code: i32) -> AttemptState {
-        AttemptState::Ended(AttemptEnd {
-            at: now,
-            succeeded: code == 0,
-            exit_code: Some(code),
-            reason: String::new(),
-            message: format!("the program ended with exit code {code}"),
-        })
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{bound::ScheduleKeeper, per_node};
+use super::{bound::ScheduleKeepers, per_node};
 use kat_types::{
     api::{JobStatus, WorkloadPhase},
     reason::Reason,
@@ -24,7 +24,7 @@ pub(super) fn summary(
     spec: &JobSpec,
     state: &JobStateRecord,
     runs: &[&JobRunRecord],
-    (next, keeper): (Option<Timestamp>, Option<&ScheduleKeeper>),
+    (next, keepers): (Option<Timestamp>, Option<&ScheduleKeepers>),
     trouble: Option<(Reason, String)>,
 ) -> JobSummary {
     let active: Vec<_> = runs.iter().filter(|run| run.is_active()).collect();
@@ -38,7 +38,8 @@ pub(super) fn summary(
         last_phase: last.map(|run| run.phase),
         last_finished: last.and_then(|run| run.finished).into(),
         skipped: state.skipped.clone(),
-        machine: keeper.map(|keeper| keeper.node.clone()),
+        machine: keepers.and_then(|keepers| keepers.one().map(str::to_owned)),
+        machines: keepers.map_or_else(Vec::new, ScheduleKeepers::each),
     };
     let (phase, reason, message) = match (trouble, active.last(), last) {
         (Some((reason @ Reason::WaitsForDependency, why)), ..) => {
@@ -73,8 +74,8 @@ pub(super) fn summary(
         }
         (None, None, last) if spec.schedule.is_some() => {
             let next = next.map_or_else(String::new, |next| format!("the next run is at {next}"));
-            let next = match keeper {
-                Some(keeper) => format!("{next}, {}", keeper.in_words()),
+            let next = match keepers {
+                Some(keepers) => format!("{next}, {}", keepers.in_words()),
                 None => next,
             };
             let last = last.map_or_else(String::new, |run| {

@@ -67,6 +67,7 @@ pub(crate) fn plan_nodes(
         let (phase, mut reason, mut message) = phase(draft, name, node, &before, heard, losses);
         if let Some(frozen) = &frozen
             && phase != NodePhase::NotReady
+            && (heard.report.is_some() || !before.is_unheard())
         {
             reason = Reason::NotWritable.into();
             message = frozen.to_string();

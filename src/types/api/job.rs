@@ -78,7 +78,7 @@ pub struct JobStatus {
     /// Phase of the last run.
     #[serde(
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "newer_phase"
+        deserialize_with = "newer::known_phase"
     )]
     pub last_phase: Option<RunPhase>,
     /// When the last run ended.
@@ -90,12 +90,10 @@ pub struct JobStatus {
     /// the leader begins them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-}
-
-fn newer_phase<'de, D: serde::Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<RunPhase>, D::Error> {
-    newer::word(deserializer).map(Some)
+    /// The machines that begin the runs by timers of their own, each its own part, in the order of their
+    /// names; empty where the leader begins them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub machines: Vec<String>,
 }
 
 /// A request for a run by hand.

@@ -88,6 +88,16 @@ pub fn word<'de, D: Deserializer<'de>, T: ExtensibleEnum>(deserializer: D) -> Re
     Ok(known(&text).unwrap_or(T::NEWER))
 }
 
+/// For `deserialize_with`: the phase of a run, where it is there.
+///
+/// # Errors
+/// If the value is not a text.
+pub fn known_phase<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<RunPhase>, D::Error> {
+    word(deserializer).map(Some)
+}
+
 /// For `with`: one word; the empty text for `None`. An unknown word is read as `None`.
 pub mod word_or_empty {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};

@@ -17,8 +17,8 @@ use crate::{
 };
 
 /// Highest schema of an assignment that this version understands.
-pub const ASSIGNMENT_SCHEMA: u32 = if BOUND_RETRIES_SCHEMA > FIELD_SCHEMA {
-    BOUND_RETRIES_SCHEMA
+pub const ASSIGNMENT_SCHEMA: u32 = if BOUND_PER_NODE_SCHEMA > FIELD_SCHEMA {
+    BOUND_PER_NODE_SCHEMA
 } else {
     FIELD_SCHEMA
 };
@@ -37,12 +37,17 @@ pub const BOUND_SCHEMA: u32 = 11;
 /// earlier agent would do neither, and an earlier leader would not know of it.
 pub const BOUND_RETRIES_SCHEMA: u32 = 13;
 
+/// Lowest schema of an assignment with [`BoundSchedule::per_node`]: an earlier agent would start its program
+/// unconfirmed after a boot, and an earlier leader would take the schedule of one machine for that of all.
+pub const BOUND_PER_NODE_SCHEMA: u32 = 14;
+
 impl BoundSchedule {
     /// Lowest schema of an assignment with this.
     pub fn schema(&self) -> u32 {
-        match (self.backoff_limit, self.catch_up) {
-            (0, None) => BOUND_SCHEMA,
-            _ => BOUND_RETRIES_SCHEMA,
+        match (self.per_node, self.backoff_limit, self.catch_up) {
+            (true, ..) => BOUND_PER_NODE_SCHEMA,
+            (false, 0, None) => BOUND_SCHEMA,
+            (false, ..) => BOUND_RETRIES_SCHEMA,
         }
     }
 }
@@ -262,6 +267,22 @@ mod tests {
             assert_eq!(schema_with(&fields), schema, "{fields}");
             assert!(schema <= ASSIGNMENT_SCHEMA, "{fields}");
         }
+    }
+
+    #[test]
+    fn a_schedule_needs_the_lowest_schema_that_keeps_it() {
+        let plain = BoundSchedule::default();
+        let retried = BoundSchedule {
+            backoff_limit: 1,
+            ..plain.clone()
+        };
+        let on_each = BoundSchedule {
+            per_node: true,
+            ..plain.clone()
+        };
+        let schemas = [&plain, &retried, &on_each].map(BoundSchedule::schema);
+        assert_eq!(schemas, [11, 13, 14]);
+        assert!(schemas.iter().all(|schema| *schema <= ASSIGNMENT_SCHEMA));
     }
 
     #[test]

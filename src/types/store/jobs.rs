@@ -3,7 +3,7 @@
 //! The record of a run is written before anything of the run starts, and its key follows from its
 //! cause, so that no second leader starts the same run again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -44,12 +44,26 @@ pub struct JobStateRecord {
     /// The instance whose machine decides the scheduled times, until the leader has all its runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound: Option<String>,
+    /// The instances whose machines decide the scheduled times, each for itself alone, by machine.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub keepers: BTreeMap<String, String>,
+    /// Until when machines have decided the scheduled times by themselves, where that is after `handled`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub positions: BTreeMap<String, Timestamp>,
+    /// The newest scheduled time whose record of the machines' runs was deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forgotten: Option<Timestamp>,
 }
 
 impl JobStateRecord {
     /// Whether `handled` is about the schedule of these files.
     pub fn is_about(&self, spec: &JobSpec) -> bool {
         self.schedule == schedule_in_zone(spec)
+    }
+
+    /// Until when the scheduled times are decided for a machine.
+    pub fn position(&self, node: &str) -> Option<Timestamp> {
+        self.positions.get(node).copied().max(self.handled)
     }
 
     /// Begins a new schedule, or the one of a Job that is resumed: times until `now` get no run.
@@ -130,6 +144,7 @@ pub enum RunCause {
 }
 
 /// `/kat/jobs/{ns}/{workload}/runs/{run}`: a run of a Job. The key's last part is the scheduled time,
+/// followed by `-machines` where machines with one instance on each began it by themselves,
 /// `manual-NUMBER` for a run by hand, or `generation-NUMBER` for a Job without schedule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -218,6 +233,24 @@ impl JobRunRecord {
         self.machines.as_ref().is_some_and(Vec::is_empty)
     }
 
+    /// Whether machines began it by timers of their own, each a part of it.
+    pub fn is_by_machines(&self) -> bool {
+        self.bound && self.machines.is_some()
+    }
+
+    /// Whether its part on a machine that began it by a timer of its own may run.
+    pub fn is_open_on(&self, node: &str) -> bool {
+        let mut machines = self.machines.iter().flatten();
+        self.bound && machines.any(|one| one.node == node && one.is_open())
+    }
+
+    /// Whether it is active on silent machines alone: then it is in the way of no other run.
+    pub fn is_left_to(&self, is_silent: impl Fn(&str) -> bool) -> bool {
+        let machines = self.machines.iter().flatten();
+        let mut open = machines.filter(|one| one.is_open());
+        self.is_by_machines() && self.is_active() && open.all(|one| is_silent(&one.node))
+    }
+
     /// When it is ended at the latest, if it has begun and has a deadline.
     pub fn deadline(&self) -> Option<Timestamp> {
         let seconds = i64::from(self.deadline_seconds?);
@@ -241,6 +274,29 @@ pub struct RunMachine {
     /// It left the cluster before an instance had succeeded there.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
+    /// How far its part is, of a run that it began by a timer of its own.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "newer::known_phase"
+    )]
+    pub phase: Option<RunPhase>,
+    /// Number of attempts that it began by a timer of its own.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub begun: u32,
+    /// Why its part failed, one word for programs.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why its part failed, a sentence for users.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl RunMachine {
@@ -250,6 +306,11 @@ impl RunMachine {
             node: node.to_owned(),
             ..Self::default()
         }
+    }
+
+    /// Whether its part of a run that it began by a timer of its own may run.
+    pub fn is_open(&self) -> bool {
+        self.phase == Some(RunPhase::Active)
     }
 }
 
@@ -301,4 +362,66 @@ pub fn generation_run(generation: u64) -> String {
 /// The last part of the key of the run for a scheduled time.
 pub fn scheduled_run(scheduled: Timestamp) -> String {
     scheduled.to_string()
+}
+
+/// The last part of the key of the run for a scheduled time that machines began by timers of their own.
+/// A leader may have begun the run of the same time on other machines.
+pub fn run_of_machines(scheduled: Timestamp) -> String {
+    format!("{scheduled}-machines")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(parts: &[(&str, RunPhase)]) -> JobRunRecord {
+        let machines = parts.iter().map(|(node, phase)| RunMachine {
+            phase: Some(*phase),
+            ..RunMachine::new(node)
+        });
+        JobRunRecord {
+            bound: true,
+            phase: RunPhase::Active,
+            machines: Some(machines.collect()),
+            ..JobRunRecord::default()
+        }
+    }
+
+    #[test]
+    fn a_run_is_left_to_silent_machines_if_no_other_machine_may_run_it() {
+        let is_silent = |node: &str| node == "n3";
+        let parts = [("n1", RunPhase::Succeeded), ("n3", RunPhase::Active)];
+        let silent = run(&parts);
+        assert!(silent.is_left_to(is_silent) && silent.is_open_on("n3"));
+        assert!(!silent.is_open_on("n1"));
+        let both = run(&[("n1", RunPhase::Active), ("n3", RunPhase::Active)]);
+        assert!(!both.is_left_to(is_silent));
+        // The leader's runs wait for their machines.
+        let led = JobRunRecord {
+            bound: false,
+            ..run(&parts)
+        };
+        assert!(!led.is_left_to(is_silent) && !led.is_open_on("n3"));
+    }
+
+    #[test]
+    fn a_machines_position_is_not_earlier_than_what_the_leader_has_decided() {
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        let state = JobStateRecord {
+            handled: Some(at(100)),
+            positions: BTreeMap::from([("n1".to_owned(), at(50)), ("n2".to_owned(), at(200))]),
+            ..JobStateRecord::default()
+        };
+        let positions = ["n1", "n2", "n3"].map(|node| state.position(node));
+        assert_eq!(positions, [100, 200, 100].map(|seconds| Some(at(seconds))));
+    }
+
+    #[test]
+    fn a_part_with_a_phase_of_a_newer_version_is_over() {
+        let text = r#"{"node": "n1", "failures": 0, "phase": "Pondering"}"#;
+        let read: RunMachine = serde_json::from_str(text).unwrap();
+        assert_eq!(read.phase, Some(RunPhase::Cancelled));
+        let plain: RunMachine = serde_json::from_str(r#"{"node": "n1"}"#).unwrap();
+        assert_eq!(plain, RunMachine::new("n1"));
+    }
 }

@@ -290,7 +290,7 @@ fn a_leader_that_cannot_change_settings_is_named_as_the_cause() {
     ");
 }
 
-fn connection(cluster: &str, endpoint: &str) -> String {
+pub(crate) fn connection(cluster: &str, endpoint: &str) -> String {
     let key = rcgen::KeyPair::generate().unwrap();
     let params = rcgen::CertificateParams::new(vec!["x".to_owned()]).unwrap();
     let ca = params.self_signed(&key).unwrap().pem();
@@ -369,6 +369,10 @@ fn contexts_are_kept_for_their_owner_alone() {
 
     assert_snapshot!(program.run(&["context", "remove", "work"]));
     assert_snapshot!(program.run(&["context", "current"]));
+    assert_eq!(
+        program.run(&["context", "add", "x", "--file", "nosuch"]),
+        "exit: 1\n--- stderr\nerror: connection `nosuch`: no such file or directory\n"
+    );
     let broken = program.file("broken.conf", "cluster: home");
     assert_snapshot!(program.run(&["context", "add", "x", "--file", &broken]));
     let mut permissions = std::fs::metadata(&file).unwrap().permissions();
@@ -389,6 +393,13 @@ fn completions_and_man_pages_are_made() {
         assert!(text.starts_with("exit: 0\n--- stdout\n"), "{shell}: {text}");
         assert!(text.contains(word), "{shell}");
         assert!(!text.contains("--- stderr"), "{shell}");
+        // Hidden commands are not among the proposals.
+        let hidden = ["Print possible next words", "Write the man pages"];
+        for line in text.lines() {
+            let is_proposed = line.contains("opts=\"") && line.contains(" __complete ");
+            let is_described = hidden.iter().any(|about| line.contains(about));
+            assert!(!is_proposed && !is_described, "{shell}: {line}");
+        }
     }
     assert_snapshot!(program.run(&["completion", "tcsh"]));
     assert_eq!(program.run(&["man", "pages"]), "exit: 0\n");

@@ -73,7 +73,7 @@ fn a_drain_says_what_is_left_and_ends_when_nothing_is() {
 }
 
 #[test]
-fn what_can_not_move_is_named_at_once_and_at_the_end() {
+fn what_can_not_move_is_named_at_once_and_the_rest_at_the_end() {
     let web = blocked(
         workload("web", "Running", [1, 1, 1]),
         "web-aaaaa can't leave a: 0 of 1 machines fit: 1 being drained",

@@ -365,9 +365,11 @@ fn a_machine_that_leaves_takes_data_out_of_reach() {
     node/b deleted
     --- stderr
     warning: on b lies the data of 2 volumes: default/web/data.1, default/web/conf@host.1; workloads that need it wait until the machine joins again, or `katcall delete volume` gives the data up
+
+    hint: if b still runs or comes back, run `sudo kat-agent reset` there
     ");
     assert_eq!(
         program.run(&["delete", "node", "c"]),
-        "exit: 0\n--- stdout\nnode/c deleted\n"
+        "exit: 0\n--- stdout\nnode/c deleted\n--- stderr\n\nhint: if c still runs or comes back, run `sudo kat-agent reset` there\n"
     );
 }

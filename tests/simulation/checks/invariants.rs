@@ -82,6 +82,9 @@ impl World {
         self.check_claims(&live);
         self.check_added(&live);
         self.check_routes();
+        self.check_outside_routes();
+        self.check_virtual_addresses();
+        self.check_orders();
         let now = (self.store.revision(), self.person.answers(), live.clone());
         if self.checked.as_ref() == Some(&now) {
             return;

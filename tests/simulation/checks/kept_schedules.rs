@@ -153,6 +153,11 @@ pub(crate) struct KeptEnd {
     pub succeeded: bool,
 }
 
+/// The identity of a Job with one instance on each machine, as that of its part on one of them.
+pub(crate) fn identity_on(uid: &str, machine: &str) -> String {
+    format!("{uid} on {machine}")
+}
+
 /// A workload's identity, and a scheduled time in seconds.
 type RunKey = (String, i64);
 
@@ -216,8 +221,34 @@ impl KeptSchedules {
         }
     }
 
-    /// Takes the record of a run that was written; returns why it is wrong.
+    /// Takes the record of a run that was written; returns why it is wrong. Of a run with one instance on
+    /// each machine, the part of each machine counts for itself.
     pub(crate) fn written(&mut self, record: &JobRunRecord) -> Option<String> {
+        let Some(machines) = &record.machines else {
+            return self.written_whole(record);
+        };
+        let mut wrong = None;
+        for (index, machine) in (0_u32..).zip(machines) {
+            let own = record.attempts.iter().filter(|one| one.index == index);
+            let part = JobRunRecord {
+                workload_uid: identity_on(&record.workload_uid, &machine.node),
+                phase: machine.phase.unwrap_or(record.phase),
+                message: machine.message.clone(),
+                failures: machine.failures,
+                attempts: own.cloned().collect(),
+                machines: None,
+                ..record.clone()
+            };
+            // A leader has not begun it there yet.
+            if part.bound || !part.attempts.is_empty() {
+                let found = self.written_whole(&part);
+                wrong = wrong.or(found);
+            }
+        }
+        wrong
+    }
+
+    fn written_whole(&mut self, record: &JobRunRecord) -> Option<String> {
         let scheduled = record.scheduled?.as_second();
         let key = (record.workload_uid.clone(), scheduled);
         let time = in_words(scheduled);
@@ -311,14 +342,27 @@ pub(crate) struct KeptSince {
     from: i64,
 }
 
+impl KeptSince {
+    pub(crate) fn is_of(&self, machine: &str) -> bool {
+        self.machine == machine
+    }
+}
+
 impl World {
-    /// The machine that keeps the schedule of [`DUMP`], and the assignment.
+    /// The machines that keep the schedule of [`DUMP`], with their assignments.
+    pub(crate) fn keepers(&self) -> Vec<(usize, Assignment)> {
+        let all = assigned(self).into_values();
+        let kept = all.filter(|(_, one)| one.workload == DUMP && one.bound.is_some());
+        let numbered = kept.filter_map(|(node, assignment)| {
+            let number = self.machines.iter().position(|one| one.name == node)?;
+            Some((number, assignment))
+        });
+        numbered.collect()
+    }
+
+    /// The machine that keeps the whole schedule of [`DUMP`], and the assignment.
     pub(crate) fn keeper(&self) -> Option<(usize, Assignment)> {
-        let mut all = assigned(self).into_values();
-        let (node, assignment) =
-            all.find(|(_, one)| one.workload == DUMP && one.bound.is_some())?;
-        let number = self.machines.iter().position(|one| one.name == node)?;
-        Some((number, assignment))
+        self.keepers().into_iter().next()
     }
 
     fn dump_state(&self) -> Option<JobStateRecord> {
@@ -328,6 +372,21 @@ impl World {
     /// Since when its machine begins each run; `None` if it does not, or will not for long.
     pub(crate) fn kept_since(&self) -> Option<KeptSince> {
         let (number, assignment) = self.keeper()?;
+        self.kept_since_by(number, &assignment)
+    }
+
+    /// The same for each machine that has joined; `None` if one of them does not begin each run.
+    pub(crate) fn each_kept_since(&self) -> Option<Vec<KeptSince>> {
+        let keepers = self.keepers();
+        if keepers.len() != self.joined().count() {
+            return None;
+        }
+        let each = keepers.iter();
+        each.map(|(number, assignment)| self.kept_since_by(*number, assignment))
+            .collect()
+    }
+
+    fn kept_since_by(&self, number: usize, assignment: &Assignment) -> Option<KeptSince> {
         let bound = assignment.bound.as_ref()?;
         let meta: WorkloadMeta = self.stored(&keys::workload_meta(NAMESPACE, DUMP))?;
         let state = self.dump_state()?;
@@ -350,10 +409,14 @@ impl World {
         let table = unit.replace(".service", ".times");
         let table = std::fs::read_to_string(machine.root.join(folder).join(table)).ok()?;
         let table = RunTable::parse(&table).filter(|table| !table.times.is_empty())?;
-        let handled = state.handled.map_or(0, Timestamp::as_second);
+        let handled = state.position(&machine.name);
+        let handled = handled.map_or(0, Timestamp::as_second);
         let now = self.true_time().as_second() + EDGE;
         Some(KeptSince {
-            uid: assignment.workload_uid.clone(),
+            uid: match bound.per_node {
+                true => identity_on(&assignment.workload_uid, &machine.name),
+                false => assignment.workload_uid.clone(),
+            },
             machine: machine.name.clone(),
             form: KeptForm::of_schedule(&bound.schedule),
             retries: usize::try_from(bound.backoff_limit).unwrap(),
@@ -445,12 +508,51 @@ impl World {
         kept.is_none()
             .then(|| format!("no machine keeps the schedule of {DUMP}"))
     }
+
+    /// What of the schedule that each machine keeps is not as promised once all is healed.
+    pub(crate) fn each_missing(&self) -> Option<String> {
+        let Some(state) = self.dump_state() else {
+            return Some(format!("{DUMP} has not begun"));
+        };
+        let now = self.true_time();
+        let newest = now - SignedDuration::from_secs(KeptForm::Each.seconds());
+        let until = now.as_second() - RECORDED_WITHIN;
+        for (number, _) in self.keepers() {
+            let name = &self.machines[number].name;
+            let decided = state.position(name);
+            if decided.is_none_or(|decided| decided < newest - DECIDED_WITHIN) {
+                return Some(format!(
+                    "{DUMP} is decided on {name} until {decided:?} at {now}"
+                ));
+            }
+            let uid = identity_on(&state.workload_uid, name);
+            let unrecorded = self.monitor.with_kept(|kept| kept.unrecorded(&uid, until));
+            if let Some(time) = unrecorded {
+                let time = in_words(time);
+                return Some(format!(
+                    "the run of {DUMP} on {name} at {time} has no record"
+                ));
+            }
+            let miscounted = self.monitor.with_kept(|kept| kept.miscounted(&uid, until));
+            if miscounted.is_some() {
+                return miscounted;
+            }
+        }
+        let kept = self.each_kept_since();
+        kept.is_none()
+            .then(|| format!("a machine does not keep the schedule of {DUMP}"))
+    }
+
+    /// Whether each of these machines has begun this time.
+    pub(crate) fn have_begun(&self, each: &[KeptSince], time: i64) -> bool {
+        each.iter().all(|since| self.has_begun(since, time))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_types::store::jobs::RunAttempt;
+    use kat_types::store::jobs::{RunAttempt, RunMachine};
 
     /// A start of the unit whose invocation is its time.
     fn start(scheduled: i64, began: i64) -> KeptStart {
@@ -520,6 +622,51 @@ mod tests {
         assert_eq!(kept.written(&record(120, false, &[None])), None);
         let both = begins(&mut kept, 120, 120);
         assert!(both.unwrap().contains("by a leader"));
+    }
+
+    #[test]
+    fn machines_may_run_the_same_time_each_for_itself_and_none_twice() {
+        let mut kept = KeptSchedules::default();
+        let on = |machine: &str| KeptStart {
+            machine: machine.to_owned(),
+            ..start(60, 60)
+        };
+        let mut begins_on =
+            |machine: &str| kept.begins(&identity_on("u", machine), on(machine), false);
+        assert_eq!(begins_on("n1"), None);
+        assert_eq!(begins_on("n2"), None);
+        assert!(begins_on("n2").unwrap().contains("runs twice"));
+        let led = |nodes: &[&str]| {
+            let attempts = (0_u32..).zip(nodes).map(|(index, node)| RunAttempt {
+                instance: "dump-bbbbb".to_owned(),
+                node: (*node).to_owned(),
+                index,
+                end: None,
+            });
+            JobRunRecord {
+                machines: Some(nodes.iter().map(|node| RunMachine::new(node)).collect()),
+                attempts: attempts.collect(),
+                ..record(60, false, &[])
+            }
+        };
+        assert_eq!(kept.written(&led(&["n3"])), None);
+        let both = kept.written(&led(&["n3", "n1"]));
+        assert!(both.unwrap().contains("by a leader"));
+        let part = RunMachine {
+            phase: Some(RunPhase::Active),
+            ..RunMachine::new("n1")
+        };
+        let own = JobRunRecord {
+            machines: Some(vec![part]),
+            ..record(60, true, &[None])
+        };
+        assert_eq!(kept.written(&own), None);
+        let of_nobody = JobRunRecord {
+            machines: Some(vec![RunMachine::new("n4")]),
+            ..own
+        };
+        let wrong = kept.written(&of_nobody);
+        assert!(wrong.unwrap().contains("no machine ran it"));
     }
 
     #[test]

@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use crate::{
     checks::{
         jobs::JobHistory,
-        kept_schedules::{KeptEnd, KeptSchedules, KeptStart},
+        kept_schedules::{KeptEnd, KeptSchedules, KeptStart, identity_on},
+        orders::OrderHistory,
     },
     faults::unwritable_workload,
     load::{jobs::ScheduledJob, rollouts},
@@ -22,7 +23,7 @@ use kat_plan::{ClusterPlan, Snapshot};
 use kat_testing::MemoryStore;
 use kat_types::{
     api::NodePhase,
-    assignment::{AssignedRun, Assignment},
+    assignment::{AssignedRun, Assignment, is_machine_slot},
     reason::Reason,
     resource::OnPartition,
     store::{
@@ -62,6 +63,7 @@ pub(crate) struct Monitor {
     silence: Duration,
     state: Mutex<State>,
     jobs: Mutex<JobHistory>,
+    orders: Mutex<OrderHistory>,
 }
 
 /// The newest report of a machine that a leader accepted.
@@ -90,6 +92,7 @@ impl Monitor {
             silence,
             state: Mutex::default(),
             jobs: Mutex::default(),
+            orders: Mutex::default(),
         }
     }
 
@@ -136,6 +139,16 @@ impl Monitor {
         self.jobs.lock().succeeded.contains(workload)
     }
 
+    /// The place of a certificate by ACME in the order in which leaders stored them.
+    pub(crate) fn certificate_number(&self, chain: &str) -> Option<usize> {
+        self.orders.lock().number(chain)
+    }
+
+    /// From now on leaders may delete certificates by ACME: their routes are deleted.
+    pub(crate) fn let_certificates_go(&self) {
+        self.orders.lock().routes_leave = true;
+    }
+
     /// A gate lets an attempt of a run begin that the unit's machine keeps the schedule of.
     pub(crate) fn record_kept_start(&self, unit: &str, start: KeptStart) {
         let (machine, scheduled) = (&start.machine, start.scheduled);
@@ -146,7 +159,11 @@ impl Monitor {
         self.note(&format!(
             "{unit} on {machine} {what} the run of {scheduled}"
         ));
-        let known = self.assigned(unit).map(|known| known.workload_uid);
+        let known = self.assigned(unit);
+        let known = known.map(|known| match is_machine_slot(known.slot) {
+            true => identity_on(&known.workload_uid, machine),
+            false => known.workload_uid,
+        });
         let Some(uid) = known else {
             self.violated(format!("{unit} on {machine} was never assigned"));
             return;
@@ -202,6 +219,10 @@ impl Monitor {
             ));
         }
         let wrong = self.jobs.lock().written(operations);
+        if let Some(why) = wrong {
+            self.violated(why);
+        }
+        let wrong = self.orders.lock().written(operations);
         if let Some(why) = wrong {
             self.violated(why);
         }

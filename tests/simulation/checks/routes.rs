@@ -50,6 +50,13 @@ pub(crate) struct RouteChecks {
     chains: BTreeMap<(String, u64), String>,
 }
 
+impl RouteChecks {
+    /// What `kat-ingress` of a machine serves; `None` for one that has written nothing yet.
+    pub(crate) fn content(&self, machine: &str) -> Option<&IngressContent> {
+        self.machines.get(machine).map(|written| &written.content)
+    }
+}
+
 /// The files of `kat-ingress` on a machine.
 #[derive(Default)]
 struct WrittenRoutes {
@@ -215,7 +222,7 @@ impl World {
     }
 
     /// Names of the joined machines, and whether each is to serve routes.
-    fn ingress_machines(&self) -> Vec<(&str, bool)> {
+    pub(crate) fn ingress_machines(&self) -> Vec<(&str, bool)> {
         let is_labelled = |name: &str| {
             let registration: Option<NodeRegistration> = self.stored(&keys::registration(name));
             registration.is_some_and(|registration| is_for_ingress(&registration.labels))

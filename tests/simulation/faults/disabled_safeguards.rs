@@ -2,10 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::sync::watch;
+
 use crate::load::{routes::CERTIFICATE, user::NAMESPACE};
+use kat_leader::LeaderHandle;
 use kat_plan::{ClusterPlan, Snapshot};
 use kat_types::{
     assignment::DesiredRun,
+    machine::node_labels::{INGRESS_ROLE, ROLE_LABEL},
     resource::{ConcurrencyPolicy, Container, UpdateStrategyType},
     secrets::{SecretKey, SecretRecord},
     store::{
@@ -73,10 +77,20 @@ pub(crate) enum Without {
     RouteWithdrawal,
     /// Every second plan sees the certificate of routes as it was before its last change.
     NewestCertificate,
+    /// Transactions compare nothing of accounts, orders and certificates by ACME.
+    OrderCompare,
+    /// As [`Self::OrderCompare`], and the leader does not see the certificates when it orders others.
+    LaterCertificate,
     /// The gate of a schedule that a machine keeps looks at nothing that is written of earlier runs.
     RunGate,
     /// A leader takes such a schedule back without the machine's last report.
     GiveBack,
+    /// It forgets which times machines have decided that gave back schedules of their own.
+    Positions,
+    /// Packets about virtual addresses have no number.
+    AddressNumbers,
+    /// The planner takes every machine for an ingress machine.
+    IngressHolders,
 }
 
 impl Without {
@@ -106,6 +120,19 @@ impl Without {
     /// Whether every seed has workloads with routes ([`crate::load::routes`]).
     pub(crate) fn is_about_routes(self) -> bool {
         matches!(self, Self::RouteWithdrawal | Self::NewestCertificate)
+    }
+
+    /// Whether every seed has virtual addresses ([`crate::load::virtual_addresses`]).
+    pub(crate) fn is_about_virtual_addresses(self) -> bool {
+        matches!(self, Self::AddressNumbers | Self::IngressHolders)
+    }
+}
+
+/// All machines have the label for ingress.
+pub(crate) fn label_all(snapshot: &mut Snapshot) {
+    for node in snapshot.nodes.values_mut() {
+        let labels = &mut node.registration.value.labels;
+        labels.insert(ROLE_LABEL.to_owned(), INGRESS_ROLE.to_owned());
     }
 }
 
@@ -150,6 +177,45 @@ impl EarlierCertificate {
     }
 }
 
+/// A leader's handle whose snapshots have no accounts by ACME while these are hidden, and the certificates for
+/// ingress only if the leader sees them.
+pub(crate) fn seen_by_orders(
+    handle: &LeaderHandle,
+    mut hides_accounts: watch::Receiver<bool>,
+    sees_certificates: bool,
+) -> LeaderHandle {
+    let (shown, snapshot) = watch::channel(None);
+    let mut newest = handle.snapshot.clone();
+    tokio::spawn(async move {
+        loop {
+            let seen = newest.borrow_and_update().clone();
+            let hides = *hides_accounts.borrow_and_update();
+            let without = seen.map(|seen| {
+                let mut seen = Snapshot::clone(&seen);
+                if hides {
+                    seen.acme_accounts.clear();
+                }
+                if !sees_certificates {
+                    seen.ingress_certificates.clear();
+                }
+                Arc::new(seen)
+            });
+            shown.send_replace(without);
+            let changed = tokio::select! {
+                changed = newest.changed() => changed,
+                changed = hides_accounts.changed() => changed,
+            };
+            if changed.is_err() {
+                return;
+            }
+        }
+    });
+    LeaderHandle {
+        snapshot,
+        ..handle.clone()
+    }
+}
+
 /// The transactions of a plan compare nothing of Jobs.
 pub(crate) fn compare_no_runs(plan: &mut ClusterPlan) {
     for change in &mut plan.changes {
@@ -177,6 +243,21 @@ pub(crate) fn take_back_at_once(snapshot: &mut Snapshot) {
         let bound = entry.assignment.value.bound.as_ref();
         bound.is_none_or(|bound| !bound.closed)
     });
+}
+
+/// Once no machine keeps a schedule of its own, it is forgotten which times such machines have decided.
+pub(crate) fn forget_positions(snapshot: &mut Snapshot) {
+    for entry in snapshot.jobs.values_mut() {
+        let Some(state) = &mut entry.state else {
+            continue;
+        };
+        if state.value.keepers.is_empty() {
+            state.value.positions.clear();
+            entry
+                .runs
+                .retain(|_, run| !run.value.is_by_machines() || run.value.is_active());
+        }
+    }
 }
 
 /// No workload starts after another one.

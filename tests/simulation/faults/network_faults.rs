@@ -189,6 +189,15 @@ impl Way {
     }
 }
 
+/// What the transactions of a process compare.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WireRules {
+    /// The leader's election key.
+    pub fenced: bool,
+    /// What they replace of accounts, orders and certificates by ACME.
+    pub compares_orders: bool,
+}
+
 /// A process' connection to the store. Transactions continue without the process: one that gave up
 /// or was killed cannot recall what it sent.
 #[derive(Clone)]
@@ -200,8 +209,8 @@ pub(crate) struct Wire {
     way: Arc<Way>,
     process: String,
     monitor: Arc<Monitor>,
-    /// Transactions keep their comparison of the leader's election key.
-    fenced: bool,
+    /// What transactions compare.
+    rules: WireRules,
     /// Cancelled at the end of the process.
     closed: CancellationToken,
     began: Instant,
@@ -213,7 +222,7 @@ impl Wire {
         way: &Arc<Way>,
         process: (&str, &CancellationToken),
         monitor: &Arc<Monitor>,
-        fenced: bool,
+        rules: WireRules,
     ) -> Self {
         let (process, closed) = process;
         let wire = Self {
@@ -222,7 +231,7 @@ impl Wire {
             way: Arc::clone(way),
             process: process.to_owned(),
             monitor: Arc::clone(monitor),
-            fenced,
+            rules,
             closed: closed.clone(),
             began: Instant::now(),
         };
@@ -289,6 +298,11 @@ fn is_fence(condition: &Compare) -> bool {
     matches!(condition, Compare::CreateRevision(key, _) if key.starts_with(keys::ELECTION))
 }
 
+fn is_of_ingress(condition: &Compare) -> bool {
+    let (Compare::ModRevision(key, _) | Compare::CreateRevision(key, _)) = condition;
+    key.starts_with(keys::INGRESS)
+}
+
 #[async_trait]
 impl StateStore for Wire {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
@@ -324,8 +338,11 @@ impl StateStore for Wire {
         operations: &[WriteOperation],
     ) -> Result<TransactionResult, StoreError> {
         let mut conditions = conditions.to_vec();
-        if !self.fenced {
+        if !self.rules.fenced {
             conditions.retain(|condition| !is_fence(condition));
+        }
+        if !self.rules.compares_orders {
+            conditions.retain(|condition| !is_of_ingress(condition));
         }
         let operations = operations.iter().cloned().map(with_machine).collect();
         let carried = tokio::spawn(self.clone().carry(conditions, operations));

@@ -1,4 +1,4 @@
-//! A Job with data on one machine, which keeps its schedule by itself.
+//! A Job whose schedule machines keep by themselves: the one with its data, or each for itself.
 
 use serde_json::json;
 
@@ -14,6 +14,9 @@ pub(crate) const DUMP: &str = "dump";
 /// Most further attempts of a run of [`DUMP`].
 pub(crate) const MOST_RETRIES: usize = 2;
 
+/// At least the number of the machines.
+const MOST_MACHINES: u32 = 20;
+
 /// The policies of [`DUMP`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeptForm {
@@ -22,6 +25,8 @@ pub(crate) enum KeptForm {
     /// A run that failed is tried again, and the newest missed time is made up for. Its times are further
     /// apart than a machine waits until it takes a time for missed.
     Retried,
+    /// Each machine has runs of its own without data, and makes up for the newest missed time.
+    Each,
 }
 
 impl KeptForm {
@@ -33,16 +38,16 @@ impl KeptForm {
     }
 
     pub(crate) fn of_schedule(schedule: &str) -> Self {
-        match schedule == Self::Retried.schedule() {
-            true => Self::Retried,
-            false => Self::Once,
-        }
+        let mut others = [Self::Retried, Self::Each].into_iter();
+        let found = others.find(|form| form.schedule() == schedule);
+        found.unwrap_or(Self::Once)
     }
 
     fn schedule(self) -> &'static str {
         match self {
             Self::Once => "* * * * *",
             Self::Retried => "*/3 * * * *",
+            Self::Each => "*/4 * * * *",
         }
     }
 
@@ -51,6 +56,7 @@ impl KeptForm {
         match self {
             Self::Once => 60,
             Self::Retried => 180,
+            Self::Each => 240,
         }
     }
 }
@@ -61,6 +67,8 @@ pub(crate) struct KeptJob {
     form: KeptForm,
     pub version: u64,
     pub suspended: bool,
+    /// Only one machine may run at once, so that no machine keeps the schedule for itself.
+    pub one_at_once: bool,
 }
 
 impl KeptJob {
@@ -69,6 +77,7 @@ impl KeptJob {
             form,
             version: 1,
             suspended: false,
+            one_at_once: false,
         }
     }
 
@@ -76,19 +85,23 @@ impl KeptJob {
         let volume = json!({
             "name": "data", "simpleClusterStorage": {}, "perReplica": true, "reclaim": "Delete",
         });
-        let workload = json!({
-            "volumes": [volume],
-            "restartPolicy": {"condition": "Never"},
-            "container": {
-                "terminationGraceSeconds": 2,
-                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-            },
-        });
+        let workload = match self.form {
+            KeptForm::Once | KeptForm::Retried => json!({
+                "volumes": [volume],
+                "restartPolicy": {"condition": "Never"},
+                "container": {
+                    "terminationGraceSeconds": 2,
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                },
+            }),
+            KeptForm::Each => json!({"restartPolicy": {"condition": "Never"}}),
+        };
         let (catch_up, retries) = match self.form {
             KeptForm::Once => ("None", 0),
             KeptForm::Retried => ("Last", MOST_RETRIES),
+            KeptForm::Each => ("Last", 0),
         };
-        let definition = json!({
+        let mut definition = json!({
             "apiVersion": "kat.dws.rip/v1alpha1",
             "kind": "JobDefinition",
             "spec": {
@@ -100,6 +113,13 @@ impl KeptJob {
                 "suspend": self.suspended,
             },
         });
+        if self.form == KeptForm::Each {
+            let spec = &mut definition["spec"];
+            spec["completions"] = json!("PerNode");
+            spec["parallelism"] = json!(if self.one_at_once { 1 } else { MOST_MACHINES });
+            spec["successfulHistory"] = json!(100);
+            spec["failedHistory"] = json!(100);
+        }
         let definition = SourceFile {
             name: "job.kat".to_owned(),
             text: definition.to_string(),

@@ -34,7 +34,7 @@ use kat_types::{
     volumes::MoveRecord,
 };
 
-/// Delay between the agent's list and the list of its volume moves. Moves read and write disks
+/// Delay between the agent's list and the list of its volume moves and removals. These read and write disks
 /// outside the event loop; with the delay, no order of events depends on how long that takes.
 const APART: Duration = Duration::from_millis(7);
 /// Calls until the mover gives up.
@@ -210,7 +210,7 @@ impl Mover {
     }
 }
 
-/// A copy of the lists for the agent's volume moves, delayed by [`APART`].
+/// A copy of the lists for the agent's moves and removals of volumes, delayed by [`APART`].
 pub(crate) fn apart(mut lists: watch::Receiver<DesiredList>) -> watch::Receiver<DesiredList> {
     let (sender, receiver) = watch::channel(lists.borrow_and_update().clone());
     tokio::spawn(async move {

@@ -5,13 +5,16 @@ use std::{net::SocketAddrV4, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::body::Body;
+use futures_util::future::BoxFuture;
 use hyper::{Request, Response, StatusCode, header};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    api_calls::Net, checks::monitor::Monitor, faults::forged_reports::Forger,
-    machines::data_path::DataPath,
+    api_calls::Net,
+    checks::monitor::Monitor,
+    faults::forged_reports::Forger,
+    machines::{data_path::DataPath, lan::Lan},
 };
 use kat_agent::{HostListeners, MachineFacts, ProbeNetwork, ReportSink, Volumes};
 use kat_api::{
@@ -23,7 +26,7 @@ use kat_store::Mirror;
 use kat_types::{
     api::{
         Condition, GoneInstances, LogQuery, NodeReport, NodeResources, NodeUsage, OverlayReport,
-        UNSURE_HEADER,
+        UNSURE_HEADER, VirtualAddressReport,
     },
     resource::{Bytes, MilliCpu, Protocol, ResourceList},
     store::{keys, snapshot::InstanceEntry},
@@ -143,6 +146,9 @@ pub(crate) struct Facts {
     pub shared: bool,
     pub volumes: Arc<Volumes>,
     pub data_path: Arc<DataPath>,
+    /// The LAN with virtual addresses, in the runs that have some.
+    pub lan: Option<Arc<Lan>>,
+    pub node: String,
 }
 
 #[async_trait]
@@ -179,8 +185,20 @@ impl MachineFacts for Facts {
         Vec::new()
     }
 
+    fn virtual_addresses(&self) -> Vec<VirtualAddressReport> {
+        let lan = self.lan.as_ref();
+        lan.map(|lan| lan.reports(&self.node)).unwrap_or_default()
+    }
+
     async fn overlay(&self) -> OverlayReport {
         self.data_path.report()
+    }
+
+    fn moved(&self) -> BoxFuture<'static, ()> {
+        match &self.lan {
+            Some(lan) => Box::pin(Arc::clone(lan).state_change(&self.node)),
+            None => Box::pin(std::future::pending()),
+        }
     }
 }
 

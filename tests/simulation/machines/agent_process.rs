@@ -13,16 +13,19 @@ use crate::{
     api_calls::{Door, Net},
     checks::monitor::Monitor,
     faults::{
+        disabled_safeguards::{Without, seen_by_orders},
         forged_reports::Forger,
-        network_faults::{Way, Wire},
+        network_faults::{Way, Wire, WireRules},
         returning_clusters::{EpochRules, keep_positions},
     },
     load::volume_data::{Line, apart},
     machines::{
+        acme_servers::AcmeServers,
         agent_environment::{Facts, NoInstanceLogs, Nobody, Sink, Well},
         data_path::DataPath,
         etcd::{CLIENT_PORT, Etcd, EtcdWay, PEER_PORT},
         joining_machine,
+        lan::Lan,
         machine::{Accounts, Boot, Generator, NoLogs},
         state_source::state_source,
     },
@@ -35,11 +38,15 @@ use kat_agent::{
 };
 use kat_api::{Api, ApiConfig, ApiLimits, routes::router};
 use kat_daemon::watchdog::LoopPulses;
-use kat_leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with};
+use kat_leader::{
+    LeaderConfig, LeaderHandle, MembersConfig, OrderedCertificatesConfig, Planner,
+    keep_certificates, keep_members, start_with,
+};
 use kat_render::{RenderSettings, Renderer};
 use kat_store::{Mirror, MirrorState, SILENCE, StateFeed, follow_source_with};
 use kat_testing::MemoryStore;
 use kat_types::{
+    api::IngressReport,
     machine::{
         fence::{BootClock, BootTime},
         root::Root,
@@ -77,6 +84,8 @@ pub(crate) struct Place {
     /// See [`crate::world::World::shared`].
     pub shared: bool,
     pub data_path: Arc<DataPath>,
+    /// The LAN with virtual addresses, in the runs that have some.
+    pub lan: Option<Arc<Lan>>,
     /// Failed writes of files are retried.
     pub retries_writes: bool,
     /// A user's manager that has ended is started.
@@ -84,6 +93,27 @@ pub(crate) struct Place {
     /// Reports say their order.
     pub orders_reports: bool,
     pub epochs: EpochRules,
+    /// The servers from which a leader orders certificates, in the scenes that have them.
+    pub acme: Option<Arc<AcmeServers>>,
+    pub order_rules: OrderRules,
+}
+
+/// The safeguards of orders.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OrderRules {
+    /// Transactions compare what they replace of accounts, orders and certificates.
+    compares: bool,
+    /// The leader sees the stored certificates when it orders others.
+    sees_certificates: bool,
+}
+
+impl OrderRules {
+    pub(crate) fn of(without: Without) -> Self {
+        Self {
+            compares: !matches!(without, Without::OrderCompare | Without::LaterCertificate),
+            sees_certificates: without != Without::LaterCertificate,
+        }
+    }
 }
 
 pub(crate) struct Process {
@@ -95,6 +125,8 @@ pub(crate) struct Process {
     leader: Option<LeaderHandle>,
     copy: Option<Mirror>,
     volumes: Option<Arc<Volumes>>,
+    reached: Option<watch::Receiver<Option<BootTime>>>,
+    statuses: Statuses,
 }
 
 /// Longest wait, by the real clock, for threads that work on disks. One that sends a volume may wait
@@ -122,9 +154,12 @@ impl Process {
             leader: None,
             copy: None,
             volumes: None,
+            reached: None,
+            statuses: Statuses::default(),
         };
         let feed = place.identity.etcd.then(|| process.start_candidate(place));
         process.start_agent(place, feed);
+        process.order_certificates(place);
         process
     }
 
@@ -134,10 +169,15 @@ impl Process {
             way,
             monitor,
             fenced,
+            order_rules,
             ..
         } = place;
         let process = (&*self.name, &self.closed);
-        let wire = Wire::new(store, way, process, monitor, *fenced);
+        let rules = WireRules {
+            fenced: *fenced,
+            compares_orders: order_rules.compares,
+        };
+        let wire = Wire::new(store, way, process, monitor, rules);
         self.wires.push(wire.clone());
         wire
     }
@@ -152,7 +192,7 @@ impl Process {
             std::fs::write(file, key.to_base64()).unwrap();
         }
         let tools = Arc::new(tools(place));
-        let statuses = Statuses::default();
+        let statuses = self.statuses.clone();
         let network = NetworkFiles::new(place.root.join("net"));
         let file = place.root.join("desired.json");
         let stored = DesiredList::stored(&file);
@@ -173,7 +213,7 @@ impl Process {
             }
         };
         let removals = VolumeRemovals {
-            lists: removed,
+            lists: apart(removed),
             volumes: Arc::clone(&tools.volumes),
             statuses: statuses.clone(),
             pulses: LoopPulses::default(),
@@ -218,6 +258,7 @@ impl Process {
             false => Some(boot_clock()),
         };
         let (reached_now, reached) = watch::channel(last);
+        self.reached = Some(reached.clone());
         let (fenced_now, fenced) = watch::channel(DesiredList::default());
         let spec = &place.identity.cluster.spec;
         let settings = FollowedSettings::new(spec, boot_clock());
@@ -275,6 +316,8 @@ impl Process {
                 shared: place.shared,
                 volumes,
                 data_path: Arc::clone(&place.data_path),
+                lan: place.lan.clone(),
+                node: place.identity.node.clone(),
             }),
             published: watch::channel(Arc::default()).0,
             reached: reached_now,
@@ -388,6 +431,28 @@ impl Process {
         feed
     }
 
+    /// Orders certificates while this process leads.
+    fn order_certificates(&mut self, place: &Place) {
+        let (Some(servers), Some(handle)) = (&place.acme, &self.leader) else {
+            return;
+        };
+        let config = OrderedCertificatesConfig {
+            clock: Arc::clone(&place.clock),
+            server: servers.connection(&self.name, &place.way),
+            pulses: LoopPulses::default(),
+        };
+        let sees_certificates = place.order_rules.sees_certificates;
+        let handle = seen_by_orders(handle, servers.hidden_accounts(), sees_certificates);
+        let orders = keep_certificates(handle, config, self.cancel.clone());
+        let orders = Arc::clone(&place.way).run_while_awake(Box::pin(orders));
+        self.tasks.push(tokio::spawn(orders));
+    }
+
+    /// Reports how `kat-ingress` serves: the loop that does so does not run.
+    pub(crate) fn report_ingress(&self, report: Option<IngressReport>) {
+        self.statuses.set_ingress(report);
+    }
+
     /// SIGKILL, or a power loss of the machine.
     pub(crate) fn kill(self) {
         for wire in &self.wires {
@@ -436,6 +501,11 @@ impl Process {
     /// The machine's copy of what it may see.
     pub(crate) fn copy(&self) -> Arc<MirrorState> {
         self.copy.as_ref().map(Mirror::snapshot).unwrap_or_default()
+    }
+
+    /// When the machine last counted as present for every leader.
+    pub(crate) fn reached(&self) -> Option<BootTime> {
+        self.reached.as_ref().and_then(|reached| *reached.borrow())
     }
 
     /// The process believes that it leads.

@@ -46,7 +46,7 @@ use kat_types::{
         configuration::ConfigurationRecord,
         keys,
         members::ClusterEndpoints,
-        records::NodeRegistration,
+        records::{NodeRegistration, NodeStatusRecord},
         transaction::{KeyValue, WriteOperation},
     },
 };
@@ -443,6 +443,7 @@ pub(super) async fn settle(
             operations.push(WriteOperation::Put(item.key, value));
         }
     }
+    set_others_unheard(store, &identity.node).await?;
     if let Some(stored) = store.get(keys::ENDPOINTS).await? {
         let mut endpoints: ClusterEndpoints = serde_json::from_slice(&stored.value)?;
         hold_alone(&mut endpoints, identity);
@@ -496,6 +497,27 @@ pub(super) async fn settle(
         TransactionResult::Yes(_) => Ok(others),
         TransactionResult::No => bail!("etcd did not take what is true now"),
     }
+}
+
+/// Records of every other machine that it has not reported to this store. A transaction for each,
+/// since a status may be large.
+async fn set_others_unheard(store: &EtcdStore, own: &str) -> anyhow::Result<()> {
+    for item in store.list(keys::NODE_STATUS).await?.items {
+        let name = item.key.trim_start_matches(keys::NODE_STATUS);
+        let Ok(mut status) = serde_json::from_slice::<NodeStatusRecord>(&item.value) else {
+            continue;
+        };
+        if name == own || !status.set_unheard(name) {
+            continue;
+        }
+        let value = json::bytes(&item.key, &status)?;
+        let operation = WriteOperation::Put(item.key, value);
+        match store.transact(&[], &[operation]).await? {
+            TransactionResult::Yes(_) => {}
+            TransactionResult::No => bail!("etcd did not take that a machine has not reported"),
+        }
+    }
+    Ok(())
 }
 
 /// Marks every other machine as one without etcd.

@@ -27,7 +27,7 @@ struct ReplacedMark {
 /// What a machine says whose place another one has taken.
 pub(crate) fn replaced_text(node: &str) -> String {
     format!(
-        "another machine has taken the place of {node} in the cluster, where it was restored from a backup; the instances here are stopped; to use this machine again: `sudo kat-agent reset`, then `kat-agent join`"
+        "another machine has taken the place of {node} in the cluster, where it was restored from a backup; the instances here are stopped; to use this machine again: `sudo kat-agent reset`, then `kat-agent join` with a name of its own (`--node-name NAME`)"
     )
 }
 

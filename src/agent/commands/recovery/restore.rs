@@ -226,7 +226,7 @@ impl RestoreContext<'_> {
         forwarding::remember(Path::new("/"))?;
         put_in_place(&renderer.host_files(&render_settings(identity))?).await?;
         reload_bus_policy().await?;
-        restart_journal(system).await?;
+        restart_journal(system, say).await?;
 
         say("putting the cluster's authorities and the machine's keys in place");
         let keys = self.keys(now)?;

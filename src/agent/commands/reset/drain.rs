@@ -42,6 +42,8 @@ pub(crate) trait DrainingLeader: Send + Sync {
 pub(crate) enum DrainEnd {
     /// Nothing is left on this machine.
     Empty,
+    /// The cluster does not know this machine any more.
+    NotMember,
     /// Nobody drains this machine; why, for users.
     Nobody(String),
     /// This many instances did not move in time.
@@ -52,6 +54,10 @@ pub(crate) enum DrainEnd {
 pub(crate) async fn drain(leader: &dyn DrainingLeader, say: StepPrinter<'_>) -> DrainEnd {
     let asked = Instant::now();
     while let Err(error) = leader.begin().await {
+        // The certificate of a machine that was removed is not accepted any more.
+        if error.status() == Some(401) {
+            return DrainEnd::NotMember;
+        }
         if !error.is_passing() || asked.elapsed() >= SILENT {
             return DrainEnd::Nobody(error.to_string());
         }
@@ -114,6 +120,8 @@ impl DrainingLeader for ClusterLeader {
 
 #[cfg(test)]
 mod tests {
+    use kat_client::ApiRefusal;
+    use kat_types::api::ErrorBody;
     use parking_lot::Mutex;
 
     use super::*;
@@ -228,7 +236,7 @@ mod tests {
             assert!(matches!(end, DrainEnd::Nobody(why) if why.contains("refused")));
             assert!((SILENT..SILENT + LOOK * 2).contains(&took), "{took:?}");
         }
-        // A machine that is no member gets the same answer to each repetition.
+        // A refusal is the same at each repetition.
         let refused = Scripted {
             fails: Mutex::new(1),
             error: || ClientError::Name {
@@ -240,6 +248,29 @@ mod tests {
         let (end, _, took) = drained(refused).await;
         assert!(matches!(end, DrainEnd::Nobody(_)));
         assert_eq!(took, Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_was_removed_is_told_so_at_once() {
+        let removed = Scripted {
+            fails: Mutex::new(1),
+            error: || {
+                ClientError::Refused(Box::new(ApiRefusal {
+                    status: 401,
+                    body: ErrorBody::default(),
+                }))
+            },
+            ..leader(4)
+        };
+        let (end, _, took) = drained(removed).await;
+        assert_eq!((&end, took), (&DrainEnd::NotMember, Duration::ZERO));
+        let said = Mutex::new(Vec::new());
+        let say = |line: &str| said.lock().push(line.to_owned());
+        super::super::settle(&end, "n1", &say, |_: &str| Ok(true)).unwrap();
+        assert_eq!(
+            said.into_inner(),
+            ["this machine is no member of the cluster any more; what runs here is stopped"]
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use rustix::fs::FlockOperation;
 
 use super::*;
-use crate::tests::hung_disk::HungDisk;
+use crate::{tests::hung_disk::HungDisk, worker::unit_state::unit_files::UnitFolder};
 use kat_systemd::UnitManager;
 use kat_types::{
     api::BoundReport,
@@ -246,6 +246,62 @@ async fn the_timer_starts_the_newest_of_the_times_that_passed_while_the_machine_
     let report = bench.bound_report(&job);
     assert_eq!((report.skips, report.runs.len()), (23, 0));
     assert!(report.handled < newest);
+}
+
+/// After a boot the instance is held back until the store has confirmed the list.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_first_waits_for_its_list_makes_up_for_the_time_that_it_missed() {
+    let bench = Bench::new();
+    let mut job = kept();
+    let newest = minutes_ago(10);
+    let before = newest - SignedDuration::from_hours(24);
+    let bound = job.bound.as_mut().unwrap();
+    bound.schedule = format!("{} * * * *", newest.as_second() / 60 % 60);
+    bound.catch_up = Some(CatchUp::Last);
+    bound.handled = before;
+    let run = format!(
+        "begin {0} {0} a\nend a {0} success exited 0\n",
+        before.as_second()
+    );
+    bench.write_runs(&job, &run);
+    // As of a machine that was off for a day.
+    let table = RunTable {
+        handled: before.as_second(),
+        late: 120,
+        ..RunTable::default()
+    };
+    let file = |kind: &str| bench.units(&job).join(job.unit().replace("service", kind));
+    std::fs::create_dir_all(bench.units(&job)).unwrap();
+    std::fs::write(file("times"), table.text()).unwrap();
+    bench.list(true, std::slice::from_ref(&job));
+    bench.lists.send_modify(|list| {
+        list.fenced = Arc::new(BTreeSet::from([job.instance.clone()]));
+    });
+    bench.later(Duration::from_secs(60)).await;
+    assert!(!file("container").exists() && !bench.timer(&job).exists());
+    assert_eq!(bench.bound_report(&job).handled, before);
+    bench.list(true, std::slice::from_ref(&job));
+    bench.later(Duration::from_secs(60)).await;
+    let missed = bench.table(&job).missed;
+    let missed: Vec<_> = missed.iter().map(|one| one.scheduled).collect();
+    assert_eq!(missed, [newest.as_second()]);
+    assert!(bench.timer(&job).exists());
+}
+
+#[test]
+fn the_table_of_an_instance_that_is_gone_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let units = folder.path().join("var/lib/kat/units/20000");
+    std::fs::create_dir_all(&units).unwrap();
+    let [kept, gone, other] = ["kat-default-a.times", "kat-default-b.times", "b.times"];
+    for name in [kept, gone, other] {
+        std::fs::write(units.join(name), "").unwrap();
+    }
+    let here = BTreeSet::from(["kat-default-a.service".to_owned()]);
+    let unit_folder = UnitFolder::new(&Root::new(folder.path()), 20_000);
+    unit_folder.keep_tables(&here).unwrap();
+    let left = [kept, gone, other].map(|name| units.join(name).exists());
+    assert_eq!(left, [true, false, true]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -70,6 +70,40 @@ async fn a_new_instance_starts_without_a_reload_which_follows_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn two_workloads_of_one_image_that_start_together_have_copies_of_their_own() {
+    let bench = Bench::new();
+    bench.generator.is_installed.store(true, Ordering::Relaxed);
+    let web = assignment(0, "web");
+    let mut other = assignment(1, "other");
+    other.image.clone_from(&web.image);
+    bench.list(true, &[web.clone(), other.clone()]);
+    bench.soon().await;
+    let mut expected = Vec::new();
+    for one in [&web, &other] {
+        let image = image_unit(&bench, one);
+        assert_eq!(bench.said(&one.instance).0, InstancePhase::Running);
+        assert_eq!(
+            bench.manager(one).calls(),
+            [format!("start {image}"), format!("start {}", one.unit())],
+            "each pulls once, without a reload"
+        );
+        for unit in [image, one.unit()] {
+            let copy = std::fs::metadata(folder(&bench).join(&unit)).unwrap();
+            assert_eq!(copy.gid(), one.user.uid, "{unit}");
+            expected.push(unit);
+        }
+    }
+    expected.sort();
+    assert_eq!(copied(&bench), expected);
+    bench.later(QUIET).await;
+    assert_eq!(copied(&bench), Vec::<String>::new());
+    for one in [&web, &other] {
+        assert_eq!(bench.calls(one, "reload"), 1);
+        assert_eq!(bench.said(&one.instance).0, InstancePhase::Running);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_copy_leaves_soon_where_no_job_follows() {
     let (bench, web) = with_first().await;
     let mut next = second(&web);

@@ -1,12 +1,14 @@
 //! Instances with `onPartition: stop` on a machine that reaches no leader.
 
+use jiff::Timestamp;
+
 use super::*;
 use crate::desired_state::{
     fence::{FenceMemory, LIST_AGE, PartitionFence},
     settings::FollowedSettings,
 };
 use kat_types::{
-    assignment::AssignedRun,
+    assignment::{AssignedRun, BOUND_PER_NODE_SCHEMA, BoundSchedule},
     machine::fence::{BootClock, BootTime, JOB_START_CONTACT, RunDeadlines},
     resource::{ClusterSpec, OnPartition},
 };
@@ -589,6 +591,42 @@ async fn after_a_boot_an_instance_of_a_job_whose_run_continues_starts_once_that_
     booted.bench.later(Duration::from_secs(300)).await;
     assert_eq!(booted.bench.calls(&dump, "stop"), 0);
     assert_eq!(booted.bench.said(&dump.instance).0, InstancePhase::Running);
+}
+
+/// Its times may have been given to the leader since.
+#[tokio::test(start_paused = true)]
+async fn after_a_boot_a_schedule_without_data_has_no_timer_until_the_list_is_confirmed() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = boot_clock(Instant::now());
+    let booted = Cut::new(None, Some(memory_in(folder.path())), clock);
+    let job = with_policy(assignment(0, "each"), RestartCondition::Never);
+    let each = Assignment {
+        schema: BOUND_PER_NODE_SCHEMA,
+        workload_type: WorkloadType::Job,
+        bound: Some(BoundSchedule {
+            schedule: "* * * * *".to_owned(),
+            time_zone: "UTC".to_owned(),
+            handled: Timestamp::now(),
+            per_node: true,
+            ..BoundSchedule::default()
+        }),
+        ..job
+    };
+    assert!(!each.writes_data());
+    let timer = each.unit().replace(".service", ".timer");
+    let start = format!("start {timer}");
+    booted.list(false, std::slice::from_ref(&each));
+    booted.bench.later(Duration::from_secs(100)).await;
+    assert_eq!(booted.bench.calls(&each, &start), 0);
+    let (phase, reason, message) = booted.bench.said(&each.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Scheduled, "Unconfirmed")
+    );
+    assert!(message.starts_with("it keeps a schedule: "), "{message}");
+    booted.list(true, std::slice::from_ref(&each));
+    booted.bench.later(Duration::from_secs(60)).await;
+    assert_eq!(booted.bench.calls(&each, &start), 1);
 }
 
 #[tokio::test(start_paused = true)]

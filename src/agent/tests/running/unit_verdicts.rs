@@ -313,6 +313,19 @@ fn an_instance_of_a_job_runs_once_and_what_ended_it_is_told_apart() {
         of("inactive", "dead", "success", 0, true, None).1,
         "Interrupted"
     );
+    let cut = judge_instance(
+        &job,
+        &status("inactive", "dead", "success", 0),
+        JudgementInput {
+            begun: true,
+            ..JudgementInput::default()
+        },
+    );
+    // Whether another instance takes its place is the leader's: backoffLimit decides about that.
+    assert_eq!(
+        cut.message,
+        "it was stopped before its program ended, as by a power cut; this instance is not started again"
+    );
     assert_eq!(
         of(
             "failed",

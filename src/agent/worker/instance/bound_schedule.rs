@@ -82,6 +82,8 @@ impl Instance {
             end_at_deadline(context, &unit, times.seconds_left(&lines, now)).await?;
         }
         let present = files.table();
+        self.lost_starts.note(present.as_ref(), &lines, now);
+        let times = times.after_lost_starts(self.lost_starts);
         let decided_before = present.as_ref().map(|table| table.handled);
         let mut table = times.table(present.as_ref(), &lines, now);
         let readiness = match bound.closed {

@@ -9,6 +9,7 @@ use kat_plan::{ON_TIME, Schedule, ScheduleError, start_of_run};
 use kat_types::{
     api::{BoundReport, BoundRun, MOST_BOUND_RUNS},
     assignment::BoundSchedule,
+    backoff::RUN_PAUSES,
     machine::bound_runs::{
         GateEnd, GateRun, INTERRUPTED, MissedTime, RunLine, RunTable, TableTime, file_time,
         gate_runs,
@@ -26,7 +27,7 @@ const FEWEST_AHEAD: usize = 32;
 const MARGIN: i64 = 10;
 /// Seconds by which the `handled` of a table may be ahead of the clock: a wrong clock wrote a later one.
 const MOST_HANDLED_AHEAD: i64 = 3600;
-/// Seconds until a start by the timer, of an attempt that is due.
+/// Seconds until the first start by the timer, of an attempt that is due.
 const SOON: i64 = 2;
 /// An attempt that has not begun for so many seconds after its start by the timer gets another start.
 const START_LOST: i64 = 10;
@@ -44,6 +45,8 @@ pub(crate) struct BoundTimes<'b> {
     /// Identity of the workload, which the delays follow from.
     uid: &'b str,
     schedule: Schedule,
+    /// Seconds until a start by the timer, of an attempt that is due.
+    start_pause: i64,
 }
 
 impl<'b> BoundTimes<'b> {
@@ -53,7 +56,16 @@ impl<'b> BoundTimes<'b> {
             bound,
             uid,
             schedule,
+            start_pause: SOON,
         })
+    }
+
+    /// The same times, where so many starts by the timer have begun nothing.
+    pub(crate) fn after_lost_starts(self, lost: LostStarts) -> Self {
+        Self {
+            start_pause: lost.pause(),
+            ..self
+        }
     }
 
     /// The table from `now` on: the present one with another `handled`, or a new one where too few of its
@@ -198,17 +210,17 @@ impl<'b> BoundTimes<'b> {
             None if is_busy || table.missed.is_empty() => return None,
             Some(_) | None => {}
         }
-        let ended = runs.last().and_then(|run| run.end.as_ref());
-        let ended = ended.map(|end| end.at).filter(|at| *at <= now);
+        let ended = newest_end(&runs, now);
         let planned = present.and_then(|table| table.extra_start);
+        let most_ahead = self.start_pause.max(START_LOST);
         let is_to_come = |planned: &i64| {
-            let is_near = planned.abs_diff(now) <= START_LOST.unsigned_abs();
+            let is_near = !is_lost(*planned, now) && planned.saturating_sub(now) <= most_ahead;
             is_near && ended.is_none_or(|ended| *planned > ended)
         };
         Some(
             planned
                 .filter(is_to_come)
-                .unwrap_or(now.saturating_add(SOON)),
+                .unwrap_or(now.saturating_add(self.start_pause)),
         )
     }
 
@@ -390,7 +402,9 @@ impl<'b> BoundTimes<'b> {
             match runs.get(&scheduled).filter(|run| run.end.is_some()) {
                 // One place is left for the run that is active.
                 Some(run) if ends(&report.runs) + run.earlier.len() + 1 >= MOST_BOUND_RUNS => break,
-                Some(run) => report.runs.extend(self.reported(run)),
+                Some(run) => report
+                    .runs
+                    .extend(self.reported(run, AfterFailure::Nothing)),
                 None => {
                     report.skips += 1;
                     report.skipped = Some(self.skip(next, skipped.contains(&scheduled)));
@@ -406,7 +420,7 @@ impl<'b> BoundTimes<'b> {
         let later = self.with_times(later.copied());
         let is_active = |run: &&&GateRun| run.end.is_none() || awaited == Some(run.scheduled);
         let active = later.iter().find(is_active);
-        let active = active.and_then(|run| self.reported(run));
+        let active = active.and_then(|run| self.reported(run, AfterFailure::Retry));
         // It is over once it has no further attempt.
         report.runs.extend(active.map(paused));
         // The leader would begin the time of a run that it does not know of.
@@ -432,7 +446,8 @@ impl<'b> BoundTimes<'b> {
         let ahead = runs.values().copied();
         let ahead = ahead.filter(|run| run.scheduled > taken && run.scheduled <= until);
         let ahead = self.with_times(ahead.filter(|run| run.end.is_some()));
-        let ahead = ahead.into_iter().filter_map(|run| self.reported(run));
+        let ahead = ahead.into_iter();
+        let ahead = ahead.filter_map(|run| self.reported(run, AfterFailure::Nothing));
         let mut count = 0;
         let has_place = |run: &BoundRun| {
             count += run.failed.len() + 1;
@@ -469,11 +484,13 @@ impl<'b> BoundTimes<'b> {
         }
     }
 
-    /// A run of the file as it is reported; `None` where its times are none.
-    fn reported(&self, run: &GateRun) -> Option<BoundRun> {
-        let earlier = run.earlier.iter().map(|one| attempt_end(&one.end));
+    /// A run of the file as it is reported, with what follows its last attempt; `None` where its times are
+    /// none.
+    fn reported(&self, run: &GateRun, next: AfterFailure) -> Option<BoundRun> {
+        let earlier = run.earlier.iter();
+        let earlier = earlier.map(|one| attempt_end(&one.end, AfterFailure::Retry));
         let end = match &run.end {
-            Some(end) => Some(self.last_end(run, attempt_end(end)?)),
+            Some(end) => Some(self.last_end(run, attempt_end(end, next)?)),
             None => None,
         };
         Some(BoundRun {
@@ -554,6 +571,65 @@ impl<'b> BoundTimes<'b> {
     }
 }
 
+/// Starts by the timer apart from its times that began nothing, one after the other. Each one that follows
+/// is a reload of the manager: a gate that can never begin gets them after growing pauses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LostStarts {
+    count: u32,
+    /// The last one that is counted.
+    last: Option<i64>,
+}
+
+impl LostStarts {
+    /// Counts the start of the present table if it began nothing. The count ends where none is planned, and
+    /// with a begin.
+    pub(crate) fn note(&mut self, present: Option<&RunTable>, lines: &[RunLine], now: Timestamp) {
+        let now = now.as_second();
+        let runs = gate_runs(lines);
+        let has_begun = |start: i64| {
+            let is_busy = runs.iter().any(|run| run.end.is_none());
+            is_busy || newest_end(&runs, now).is_some_and(|ended| ended >= start)
+        };
+        match present.and_then(|table| table.extra_start) {
+            None => *self = Self::default(),
+            Some(start) if has_begun(start) => *self = Self::default(),
+            Some(start) if is_lost(start, now) && self.last != Some(start) => {
+                self.count = self.count.saturating_add(1);
+                self.last = Some(start);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Seconds until the next start. One that was lost may be that of a clock that was set.
+    fn pause(self) -> i64 {
+        let Some(earlier) = self.count.checked_sub(2) else {
+            return SOON;
+        };
+        i64::try_from(RUN_PAUSES.after(earlier).as_secs()).unwrap_or(i64::MAX)
+    }
+}
+
+/// Whether a start by the timer is so long ago that it begins nothing any more.
+const fn is_lost(start: i64, now: i64) -> bool {
+    now.saturating_sub(start) > START_LOST
+}
+
+/// When the last run ended. An end that is still to come was written by another clock.
+fn newest_end(runs: &[GateRun], now: i64) -> Option<i64> {
+    let ended = runs.last().and_then(|run| run.end.as_ref());
+    ended.map(|end| end.at).filter(|at| *at <= now)
+}
+
+/// What follows an attempt that has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AfterFailure {
+    /// Another attempt of its run.
+    Retry,
+    /// Nothing: its run is over.
+    Nothing,
+}
+
 /// Whether the gate may still let a run begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begins {
@@ -608,7 +684,7 @@ fn paused(mut run: BoundRun) -> BoundRun {
     run
 }
 
-fn attempt_end(end: &GateEnd) -> Option<AttemptEnd> {
+fn attempt_end(end: &GateEnd, next: AfterFailure) -> Option<AttemptEnd> {
     let exit_code: Option<i32> = match end.code.as_str() {
         "exited" => end.status.parse().ok(),
         _ => None,
@@ -616,11 +692,7 @@ fn attempt_end(end: &GateEnd) -> Option<AttemptEnd> {
     let succeeded = end.is_success();
     let (reason, message) = match (end.result.as_str(), exit_code) {
         _ if succeeded => (None, String::new()),
-        (INTERRUPTED, _) => (
-            Some(Reason::Interrupted),
-            "it was stopped before its program ended, as by a power cut, and is not started again"
-                .to_owned(),
-        ),
+        (INTERRUPTED, _) => (Some(Reason::Interrupted), interrupted_in_words(next)),
         ("timeout", _) => (
             Some(Reason::DeadlineExceeded),
             "it was ended at the deadline of its run, or did not start within its time".to_owned(),
@@ -649,6 +721,14 @@ fn attempt_end(end: &GateEnd) -> Option<AttemptEnd> {
         reason: Reason::word_or_empty(reason).to_owned(),
         message,
     })
+}
+
+fn interrupted_in_words(next: AfterFailure) -> String {
+    let next = match next {
+        AfterFailure::Retry => "; its machine tries the run again",
+        AfterFailure::Nothing => ", and its machine does not try the run again",
+    };
+    format!("it was stopped before its program ended, as by a power cut{next}")
 }
 
 #[cfg(test)]
@@ -1167,6 +1247,92 @@ mod tests {
     }
 
     #[test]
+    fn starts_that_begin_nothing_have_growing_pauses_until_a_run_begins() {
+        let (bound, mut present) = with_catch_up(CatchUp::Last);
+        let first = at("2026-11-30T15:30:00Z");
+        let mut lost = LostStarts::default();
+        let mut starts = Vec::new();
+        // A pass each 20 s, of a machine that was off at 15:00.
+        for pass in 0..87 {
+            let now = first + SignedDuration::from_secs(20 * pass);
+            lost.note(Some(&present), &[], now);
+            let times = BoundTimes::new(&bound, "u").unwrap();
+            let times = times.after_lost_starts(lost);
+            present = times.table(Some(&present), &[], now);
+            starts.push(present.extra_start.unwrap() - first.as_second());
+        }
+        starts.dedup();
+        assert_eq!(
+            starts,
+            [2, 22, 50, 100, 160, 260, 440, 780, 1160, 1540, 1920]
+        );
+        // The gate begins the run, which is active or over at the next pass.
+        let begun = first.as_second() + 1920;
+        let scheduled = second("2026-11-30T15:00:00Z");
+        let active = format!("begin {scheduled} {begun} a\n");
+        let over = format!("{active}end a {} success exited 0\n", begun + 5);
+        for text in [active, over] {
+            let mut after = lost;
+            let now = first + SignedDuration::from_secs(1940);
+            after.note(Some(&present), &run_lines(&text), now);
+            assert_eq!(after, LostStarts::default(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_start_of_a_clock_that_was_ahead_is_replaced_by_one_after_the_present_pause() {
+        let (bound, table) = with_catch_up(CatchUp::Last);
+        let now = at("2026-11-30T15:30:00Z");
+        for (count, pause) in [(0, 2), (1, 2), (2, 10), (4, 40), (u32::MAX, 360)] {
+            let lost = LostStarts { count, last: None };
+            let start_in = |ahead: i64| {
+                let times = BoundTimes::new(&bound, "u").unwrap();
+                let present = RunTable {
+                    extra_start: Some(now.as_second() + ahead),
+                    ..table.clone()
+                };
+                let times = times.after_lost_starts(lost);
+                let next = times.table(Some(&present), &[], now).extra_start;
+                next.unwrap() - now.as_second()
+            };
+            assert_eq!((start_in(400), start_in(pause)), (pause, pause), "{count}");
+            // One that is near stays.
+            assert_eq!(start_in(9), 9, "{count}");
+        }
+    }
+
+    #[test]
+    fn an_interrupted_attempt_says_whether_another_one_follows() {
+        let (bound, _) = with_retries();
+        let text = run("2026-11-30T12:01:00Z", 5, "interrupted - -");
+        let lines = run_lines(&text);
+        let now = at("2026-11-30T12:01:06Z");
+        let cut = "it was stopped before its program ended, as by a power cut";
+        let times = BoundTimes::new(&bound, "u").unwrap();
+        let table = times.table(None, &lines, now);
+        let report = times.report(table.handled, &lines, now, true);
+        let first = &report.runs[0];
+        assert!(first.paused && first.end.is_none());
+        assert_eq!(
+            first.failed[0].message,
+            format!("{cut}; its machine tries the run again")
+        );
+        // Without retries, the run is over.
+        let once = BoundSchedule {
+            backoff_limit: 0,
+            ..bound.clone()
+        };
+        let times = BoundTimes::new(&once, "u").unwrap();
+        let table = times.table(None, &lines, now);
+        let report = times.report(table.handled, &lines, now, true);
+        let end = report.runs[0].end.as_ref().unwrap();
+        assert_eq!(
+            end.message,
+            format!("{cut}, and its machine does not try the run again")
+        );
+    }
+
+    #[test]
     fn a_run_is_over_where_no_attempt_may_follow() {
         let (bound, text) = with_retries();
         let decided = |change: &dyn Fn(&mut BoundSchedule), more: &str, now: &str| {
@@ -1259,7 +1425,8 @@ mod tests {
         ] {
             let lines = run_lines(&run("2026-11-30T12:01:00Z", 1, end));
             let runs = gate_runs(&lines);
-            let found = attempt_end(runs[0].end.as_ref().unwrap()).unwrap();
+            let last = runs[0].end.as_ref().unwrap();
+            let found = attempt_end(last, AfterFailure::Nothing).unwrap();
             assert_eq!(
                 (found.succeeded, found.reason.as_str()),
                 (succeeded, reason),

@@ -10,9 +10,11 @@
 //! A file `.kat-UID` beside them says that a reload is owed: an agent that is killed before it leaves
 //! it to the next one.
 //!
-//! The folder is root's, and a copy can be read by the group of its user alone: other users'
-//! managers don't have the unit. A copy outranks the generator's unit, so it exists only as long as
-//! its quadlet is unchanged.
+//! The folder is root's and shared by all users, and a copy can be read by the group of its user
+//! alone. Another user's manager that is asked for a unit of that name fails: permission denied, also
+//! where its generator has one. So no two users have units of one name: those of containers are named
+//! after the instance, those of images after the uid. A copy outranks the generator's unit, so it
+//! exists only as long as its quadlet is unchanged.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -178,7 +178,7 @@ pub(crate) fn judge_instance(
         _ if circumstances.begun && assignment.runs_once() => judgement.verdict(
             InstancePhase::Failed,
             Some(Reason::Interrupted),
-            "it was stopped before its program ended, as by a power cut, and is not started again"
+            "it was stopped before its program ended, as by a power cut; this instance is not started again"
                 .to_owned(),
             StartAction::Leave,
         ),

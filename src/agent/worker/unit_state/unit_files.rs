@@ -106,6 +106,19 @@ impl UnitFolder {
         Ok(())
     }
 
+    /// Removes the tables of times of all instances but those with these main units.
+    pub(crate) fn keep_tables(&self, units: &BTreeSet<String>) -> Result<(), FilesError> {
+        for name in self.names()? {
+            let Some(stem) = name.strip_suffix(".times") else {
+                continue;
+            };
+            if self.is_ours(&name) && !units.contains(&format!("{stem}.service")) {
+                self.unlink(&name)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a quadlet of the instance with this main unit is here.
     pub(crate) fn has(&self, unit: &str) -> bool {
         self.quadlet(unit).is_some_and(|path| path.exists())
@@ -182,8 +195,9 @@ impl UnitFolder {
         Ok(changes)
     }
 
-    /// Removes the files of one instance, those of its other containers first.
-    pub(crate) fn remove(&self, unit: &str) -> Result<(), FilesError> {
+    /// Removes the files of one instance, those of its other containers first. With `keeps_table` the
+    /// table of its times stays: without it the machine makes up for no time that it missed.
+    pub(crate) fn remove(&self, unit: &str, keeps_table: bool) -> Result<(), FilesError> {
         for unit in self
             .other_units(unit)?
             .iter()
@@ -200,7 +214,10 @@ impl UnitFolder {
             // The quadlet is removed last, since the other files are found by it. Earlier versions
             // wrote `manager.env`.
             for suffix in ["env", "manager.env", "times", "container"] {
-                self.unlink(&format!("{stem}.{suffix}"))?;
+                let stays = keeps_table && suffix == "times";
+                if !stays {
+                    self.unlink(&format!("{stem}.{suffix}"))?;
+                }
             }
         }
         Ok(())

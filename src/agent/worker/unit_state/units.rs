@@ -27,6 +27,8 @@ const CUT_OFF_MEANS: &str = "stopped, as its file asks: its machine reaches no l
 /// Message of an instance with data of its own that is not started before the list is confirmed.
 const UNCONFIRMED_MEANS: &str =
     "it writes data: since its machine started no leader has confirmed that it belongs there";
+const UNCONFIRMED_SCHEDULE_MEANS: &str =
+    "it keeps a schedule: since its machine started no leader has confirmed that it belongs there";
 
 impl Worker {
     /// Stops unwanted instances, and removes their files once they have stopped.
@@ -67,7 +69,12 @@ impl Worker {
                 // A running start job may be about to start the unit: the file stays until the job
                 // has ended.
                 if !self.context.jobs.is_busy(&instance) {
-                    self.context.remove_units(&unit, &status).await?;
+                    // One that is held back may keep its schedule again.
+                    let is_held = |one: &Assignment| one.wanted == DesiredRun::Running;
+                    let keeps_table = assignment.is_some_and(is_held);
+                    self.context
+                        .remove_units(&unit, &status, keeps_table)
+                        .await?;
                     removed = true;
                 }
                 continue;
@@ -230,12 +237,16 @@ impl Worker {
         });
     }
 
-    /// Removes what units wrote of the runs of instances that are no longer here.
+    /// Removes what units wrote of the runs of instances that are no longer here, and the tables of their
+    /// times.
     pub(crate) fn remove_runs(&self, desired: &UserDesired) -> Result<(), WorkerError> {
         if !desired.confirmed {
             return Ok(());
         }
         let units = self.context.folder.instances()?;
+        let assigned = desired.assignments.values().map(Assignment::unit);
+        let tables: BTreeSet<String> = assigned.chain(units.keys().cloned()).collect();
+        self.context.folder.keep_tables(&tables)?;
         let assigned = desired.assignments.keys();
         let kept = assigned.chain(units.values()).map(String::as_str);
         Ok(self.context.folder.keep_runs(&kept.collect())?)
@@ -280,7 +291,11 @@ fn stopped_state<'a>(
     let (reason, message) = match desired.evicted.get(&assignment.instance) {
         Some(why) => (Reason::Evicted, why.as_str()),
         None if assignment.on_partition == OnPartition::Keep => {
-            (Reason::Unconfirmed, UNCONFIRMED_MEANS)
+            let means = match assignment.writes_data() {
+                true => UNCONFIRMED_MEANS,
+                false => UNCONFIRMED_SCHEDULE_MEANS,
+            };
+            (Reason::Unconfirmed, means)
         }
         None => (Reason::CutOff, CUT_OFF_MEANS),
     };

@@ -29,6 +29,37 @@ const ACCOUNT_CHECK: Duration = Duration::from_secs(10);
 /// Pause between two looks at the processes that outlive a user's manager.
 const OUTLIVING: Duration = Duration::from_secs(5);
 
+/// Longest removal of one user in `kat-agent reset`.
+pub(crate) const REMOVAL_LIMIT: Duration = Duration::from_secs(120);
+
+/// For how long processes have to outlive a user's manager before that is logged. `kat-agent reset`
+/// prints what is logged, and gives up before with a message of its own.
+const OUTLIVING_LOGGED: Duration = REMOVAL_LIMIT.saturating_add(OUTLIVING);
+
+/// Processes of the user that outlive its manager.
+#[derive(Debug, Clone, Copy, Default)]
+enum OutlivingProcesses {
+    #[default]
+    None,
+    Since(Instant),
+    Logged,
+}
+
+impl OutlivingProcesses {
+    /// Records that there are some at this time. True when that is to be logged, which is once.
+    fn seen(&mut self, now: Instant) -> bool {
+        let (next, is_due) = match *self {
+            Self::None => (Self::Since(now), false),
+            Self::Since(since) if now.duration_since(since) >= OUTLIVING_LOGGED => {
+                (Self::Logged, true)
+            }
+            Self::Since(_) | Self::Logged => (*self, false),
+        };
+        *self = next;
+        is_due
+    }
+}
+
 /// What the worker knows of the account of its user.
 #[derive(Debug, Default)]
 pub(crate) struct AccountState {
@@ -42,6 +73,7 @@ pub(crate) struct AccountState {
     cleared: bool,
     /// When the account was last seen after it was made.
     seen: Option<Instant>,
+    outliving: OutlivingProcesses,
     /// The user was seen to be a member of no group but its own, as desired.
     pub has_no_groups: bool,
 }
@@ -75,6 +107,7 @@ impl Worker {
             Ok(()) => {
                 self.account.ready = true;
                 self.account.backoff = RetryDelay::default();
+                self.account.outliving = OutlivingProcesses::None;
             }
             Err(_) => {
                 let pause = self.account.backoff.failed(Instant::now());
@@ -215,13 +248,16 @@ impl Worker {
             // The manager's unit has ended although a process in a call that hangs is still there. The
             // next user with this uid must not have such a process.
             if let Some(group) = user_group_with_processes(&tools.root, uid) {
-                tracing::warn!(
-                    user = user.name,
-                    "processes of a workload's user have not ended, so it is kept; `systemd-cgls {group}` shows them"
-                );
+                if self.account.outliving.seen(Instant::now()) {
+                    tracing::warn!(
+                        user = user.name,
+                        "processes of a workload's user have not ended, so it is kept; `systemd-cgls {group}` shows them"
+                    );
+                }
                 self.context.wake_within(OUTLIVING);
                 return Ok(false);
             }
+            self.account.outliving = OutlivingProcesses::None;
         }
         folder.remove_all()?;
         carried::forget(&tools.root, uid)?;
@@ -256,4 +292,24 @@ async fn end_what_was_left(manager: &Arc<dyn UnitManager>) -> Result<(), Systemd
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn processes_that_outlive_a_manager_are_logged_once_and_after_a_reset_has_given_up() {
+        let mut outliving = OutlivingProcesses::None;
+        let began = Instant::now();
+        let mut logged = Vec::new();
+        for look in 0..100 {
+            let after = OUTLIVING * look;
+            if outliving.seen(began + after) {
+                logged.push(after);
+            }
+        }
+        assert_eq!(logged, [OUTLIVING_LOGGED]);
+        assert!(logged[0] > REMOVAL_LIMIT);
+    }
 }

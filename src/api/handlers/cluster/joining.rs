@@ -28,13 +28,17 @@ use kat_pki as pki;
 use kat_pki::{Authorities, CertificateRequest, MachineCertificates, PkiError};
 use kat_plan::{
     Admission, Applicant, NotAdmitted, Snapshot, cluster_endpoints, is_migrating, may_lose_member,
+    member_troubles,
 };
 use kat_store::StoreError;
 use kat_types::{
     api::{Certificates, JoinAnswer, JoinPeer, JoinRequest, NodePhase, RenewalRequest},
     machine::network::node_address,
     resource::ClusterSpec,
-    store::{authorities::AuthorityKind, keys, snapshot::NodeEntry, transaction::Compare},
+    store::{
+        authorities::AuthorityKind, keys, records::NodeStatusRecord, snapshot::NodeEntry,
+        transaction::Compare,
+    },
 };
 
 /// Maximum number of addresses, and of endpoints, of one machine.
@@ -253,8 +257,8 @@ fn may_leave<'a>(
     }
     if node.registration.value.etcd && !may_lose_member(snapshot, name) {
         return Err(ApiError::conflict(
-            format!("machine `{name}` holds the cluster's store, and without it too few would"),
-            "the others that hold it must be Ready first, and their etcd must answer; `katcall status` shows them",
+            too_few_members(name, &member_troubles(snapshot, name)),
+            "more than half of the machines that hold the store must be Ready without it, and their etcd must answer; `katcall status` shows them",
         ));
     }
     let status = node.status.as_ref().map(|stored| &stored.value);
@@ -269,14 +273,11 @@ fn may_leave<'a>(
             .get(name)
             .map(|reported| reported.age.as_secs());
         let timeout = u64::from(snapshot.cluster.spec.node_loss_timeout_seconds);
+        let is_unheard = status.is_some_and(NodeStatusRecord::is_unheard);
         return Err(ApiError::conflict(
-            format!(
-                "machine `{name}` is Ready and has {}{}",
-                counted(running),
-                heard(age)
-            ),
+            format!("{}{}", still_has(name, is_unheard, running), heard(age)),
             &format!(
-                "if it runs, `sudo kat-agent reset` on it moves its instances and takes it out; if it is off, `katcall delete node {name}` works once it is NotReady, {}",
+                "if it runs, `sudo kat-agent reset` on it moves its instances and takes it out; if it is off, `katcall delete node {name}` works once it counts as lost, {}",
                 judged_in(age, timeout)
             ),
         ));
@@ -284,11 +285,32 @@ fn may_leave<'a>(
     Ok(node)
 }
 
+fn too_few_members(name: &str, troubles: &[String]) -> String {
+    let message = format!(
+        "machine `{name}` holds the cluster's store, and too few other machines that hold it are well"
+    );
+    match troubles {
+        [] => message,
+        troubles => format!("{message}: {}", troubles.join(", ")),
+    }
+}
+
 fn counted(instances: usize) -> String {
     match instances {
         1 => "1 instance".to_owned(),
         count => format!("{count} instances"),
     }
+}
+
+/// A machine that a store has not heard since it was begun anew is shown NotReady, and may run what it
+/// ran.
+fn still_has(name: &str, is_unheard: bool, instances: usize) -> String {
+    let state = if is_unheard {
+        "may run"
+    } else {
+        "is Ready and has"
+    };
+    format!("machine `{name}` {state} {}", counted(instances))
 }
 
 /// When a machine spoke last. `age` is in seconds; `None` where the present leader has not heard it.
@@ -580,6 +602,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_machine_that_a_new_store_has_not_heard_is_not_called_ready() {
+        let ready = "machine `n3` is Ready and has 1 instance";
+        assert_eq!(still_has("n3", false, 1), ready);
+        assert_eq!(still_has("n3", true, 3), "machine `n3` may run 3 instances");
+    }
+
+    #[test]
     fn a_machine_that_may_be_off_is_told_with_its_last_report_and_when_it_counts_as_lost() {
         assert_eq!(heard(Some(4)), "; its last report came 4 s ago");
         assert_eq!(judged_in(Some(4), 60), "in some 56 s");
@@ -587,6 +616,11 @@ mod tests {
         assert_eq!(judged_in(Some(61), 60), later);
         assert_eq!(judged_in(None, 60), later);
         assert_eq!(heard(None), "; it has not reported to the present leader");
+        let start = "machine `n3` holds the cluster's store, and too few other machines that hold it are well";
+        let drains = ["n1 is Draining".to_owned()];
+        let told = format!("{start}: n1 is Draining");
+        assert_eq!(too_few_members("n3", &drains), told);
+        assert_eq!(too_few_members("n3", &[]), start);
         assert_eq!(counted(1), "1 instance");
         assert_eq!(counted(3), "3 instances");
     }

@@ -21,7 +21,7 @@ use crate::{
 use axum::{Extension, extract::State, response::Response};
 use kat_plan::{Snapshot, new_run};
 use kat_types::{
-    api::{RunRequest, WriteOutcome},
+    api::{NodePhase, RunRequest, WriteOutcome},
     reason::EventReason,
     resource::{ConcurrencyPolicy, JobSpec},
     store::{
@@ -302,7 +302,16 @@ fn may_run(
     entry: &WorkloadEntry,
     spec: &JobSpec,
 ) -> Result<(), ApiError> {
-    let active = own_runs(snapshot, key, entry).filter(|(_, run)| run.value.is_active());
+    let is_silent = |node: &str| {
+        let status = snapshot
+            .nodes
+            .get(node)
+            .and_then(|node| node.status.as_ref());
+        status.is_some_and(|status| status.value.phase == NodePhase::NotReady)
+    };
+    // A silent machine is waited for by nothing.
+    let active = own_runs(snapshot, key, entry)
+        .filter(|(_, run)| run.value.is_active() && !run.value.is_left_to(is_silent));
     let numbers: Vec<u64> = active.map(|(_, run)| run.value.number).collect();
     let name = &key.name;
     let most = match spec.concurrency_policy {

@@ -630,6 +630,25 @@ mod tests {
         }
     }
 
+    /// A namespace without settings.
+    fn namespace() -> Stored<NamespaceRecord> {
+        let record = NamespaceRecord {
+            schema: 1,
+            uid: "uid".to_owned(),
+            labels: Default::default(),
+            created: Timestamp::UNIX_EPOCH,
+            deleting: false,
+            quota: Default::default(),
+            access: Default::default(),
+            ingress_hosts: None,
+            defaults: Default::default(),
+        };
+        Stored {
+            revision: 3,
+            value: record,
+        }
+    }
+
     fn conditions(snapshot: &Snapshot, allowed: &[&str]) -> Vec<Compare> {
         let creation = NamespaceCreation {
             metadata: NamespaceMetadata {
@@ -666,22 +685,7 @@ mod tests {
     #[test]
     fn each_change_of_a_namespace_has_an_event() {
         let mut snapshot = Snapshot::from(StoredState::default());
-        let record = NamespaceRecord {
-            schema: 1,
-            uid: "uid".to_owned(),
-            labels: Default::default(),
-            created: Timestamp::UNIX_EPOCH,
-            deleting: false,
-            quota: Default::default(),
-            access: Default::default(),
-            ingress_hosts: None,
-            defaults: Default::default(),
-        };
-        let stored = Stored {
-            revision: 3,
-            value: record,
-        };
-        snapshot.namespaces.insert("crew".to_owned(), stored);
+        snapshot.namespaces.insert("crew".to_owned(), namespace());
         let events = |labels: &[&str], spec: serde_json::Value| {
             let labels = labels.iter();
             let labels = labels.map(|label| ((*label).to_owned(), String::new()));
@@ -773,22 +777,7 @@ mod tests {
     #[test]
     fn a_quota_of_hosts_waits_until_every_machine_that_may_lead_keeps_it() {
         let mut snapshot = Snapshot::from(StoredState::default());
-        let record = NamespaceRecord {
-            schema: 1,
-            uid: "uid".to_owned(),
-            labels: Default::default(),
-            created: Timestamp::UNIX_EPOCH,
-            deleting: false,
-            quota: Default::default(),
-            access: Default::default(),
-            ingress_hosts: None,
-            defaults: Default::default(),
-        };
-        let stored = Stored {
-            revision: 3,
-            value: record,
-        };
-        snapshot.namespaces.insert("shop".to_owned(), stored);
+        snapshot.namespaces.insert("shop".to_owned(), namespace());
         // Both machines may lead, and the second one has reported no reader.
         let mut members = ClusterMembers::default();
         for name in ["n1", "n2"] {

@@ -436,5 +436,9 @@ async fn node(session: &CliSession<'_>, name: &str) -> Result<(), CliError> {
     if let Ok(list) = volumes {
         volumes::warn_left_behind(console, name, &list.items);
     }
+    console.hint(&format!(
+        "if {} still runs or comes back, run `sudo kat-agent reset` there",
+        plain(name)
+    ));
     Ok(())
 }

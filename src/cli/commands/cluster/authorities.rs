@@ -79,7 +79,7 @@ async fn trust(session: &CliSession<'_>, next_alone: bool) -> Result<(), CliErro
                 .hinted("`katcall ca trust` prints the certificate of the present one")
         })?;
         print_authority(session, &next)?;
-        console.note(&format!("with it in kat-ingress.crt:\n{TRUST}"));
+        console.excerpt(&format!("with it in kat-ingress.crt:\n{TRUST}"));
         return Ok(());
     }
     print_authority(session, &present)?;
@@ -101,7 +101,7 @@ async fn trust(session: &CliSession<'_>, next_alone: bool) -> Result<(), CliErro
             "ingress-ca is being replaced: the second one issued certificates that are in use until the first one has issued others",
         );
     }
-    console.note(&format!("with it in kat-ingress.crt:\n{TRUST}"));
+    console.excerpt(&format!("with it in kat-ingress.crt:\n{TRUST}"));
     Ok(())
 }
 

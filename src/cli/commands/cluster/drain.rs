@@ -29,7 +29,7 @@ const STANDSTILL: Duration = Duration::from_secs(30);
 /// Exits with 3 when the machine is removed from the cluster meanwhile; with 1 when it is
 /// uncordoned meanwhile, or the remaining instances belong to workloads that cannot be written; and
 /// with 5 after the timeout, or when nothing that is left can move and nothing has changed for a while,
-/// with the remaining instances and their reasons.
+/// with the remaining instances and their reasons; a reason that was printed meanwhile is not repeated.
 pub(crate) async fn run(session: &CliSession<'_>, arguments: &DrainArgs) -> Result<(), CliError> {
     let started = Instant::now();
     let deadline = started + arguments.timeout;
@@ -102,7 +102,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &DrainArgs) -> Resu
         }
         if state.is_stuck() {
             drop(progress);
-            for line in state.remaining_instances() {
+            for line in state.unprinted_instances() {
                 session.console.note(&format!("  {line}"));
             }
             return Err(CliError::failed(format!(
@@ -123,7 +123,7 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &DrainArgs) -> Resu
 }
 
 fn deadline_error(session: &CliSession<'_>, state: &DrainWait, started: Instant) -> CliError {
-    for line in state.remaining_instances() {
+    for line in state.unprinted_instances() {
         session.console.note(&format!("  {line}"));
     }
     let spent = time::rounded(started.elapsed().as_secs());

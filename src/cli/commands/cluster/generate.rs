@@ -16,13 +16,39 @@ pub(crate) fn completion(console: &Console, arguments: &CompletionArgs) -> Resul
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut args::command(), "katcall", &mut script);
-    let script = String::from_utf8_lossy(&script);
+    let script = without_hidden(&String::from_utf8_lossy(&script));
     console.print(&match arguments.shell {
         Shell::Bash => format!("{script}{BASH}"),
         // The function that zsh calls first looks for live names.
         Shell::Zsh => script.replacen("\n_katcall() {", &format!("\n{ZSH}_katcall_words() {{"), 1),
         Shell::Fish => format!("{script}{FISH}"),
     })
+}
+
+/// The script without the hidden commands among its proposals: the generators for shells show them.
+fn without_hidden(script: &str) -> String {
+    let command = args::command();
+    let hidden = command.get_subcommands().filter(|one| one.is_hide_set());
+    let hidden: Vec<&str> = hidden.map(clap::Command::get_name).collect();
+    // A line for each command, of zsh and of fish.
+    let is_hidden = |line: &str| {
+        hidden.iter().any(|name| {
+            line.trim_start().starts_with(&format!("'{name}:"))
+                || line.contains(&format!(" -a \"{name}\" "))
+        })
+    };
+    let mut shown = String::new();
+    for line in script.lines().filter(|line| !is_hidden(line)) {
+        // A line for all commands, of bash.
+        let listed = line.split_once("opts=\"").and_then(|(indent, rest)| {
+            let words = rest.strip_suffix('"')?.split(' ');
+            let words: Vec<&str> = words.filter(|word| !hidden.contains(word)).collect();
+            Some(format!("{indent}opts=\"{}\"", words.join(" ")))
+        });
+        shown.push_str(listed.as_deref().unwrap_or(line));
+        shown.push('\n');
+    }
+    shown
 }
 
 /// Completes names where clap knows only the kind of argument. A word that ends in one of these signs

@@ -217,13 +217,15 @@ async fn list(session: &CliSession<'_>, format: OutputFormat) -> Result<(), CliE
             .iter()
             .try_for_each(|token| console.line(&format!("token/{}", token.id))),
         OutputFormat::Table | OutputFormat::Wide => {
+            let wide = format == OutputFormat::Wide;
             let columns = Columns {
-                wide: format == OutputFormat::Wide,
+                wide,
                 namespaces: false,
                 now: Timestamp::now(),
             };
             let table = get::table(&tokens, columns);
-            console.print(&table.within(console.width).render(console.colour))
+            let width = console.width.filter(|_| !wide);
+            console.print(&table.within(width).render(console.colour))
         }
     }
 }

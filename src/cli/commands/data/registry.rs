@@ -133,7 +133,8 @@ async fn list(
                     Cell::new(login),
                 ]);
             }
-            console.print(&table.within(console.width).render(console.colour))
+            let width = console.width.filter(|_| format != OutputFormat::Wide);
+            console.print(&table.within(width).render(console.colour))
         }
     }
 }

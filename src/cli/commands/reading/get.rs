@@ -57,6 +57,8 @@ pub(crate) trait ListableItem:
     const NAME_FILTERS: bool = false;
     /// Headers of columns whose words are no names but texts of people.
     const TEXTS: &'static [&'static str] = &[];
+    /// Headers of columns that are left out where names need their room, the least useful one first.
+    const OPTIONAL: &'static [&'static str] = &[];
 
     /// Whether `--watch` prints deletions.
     const GOES: bool = true;
@@ -557,7 +559,9 @@ fn items<T: ListableItem>(
 }
 
 pub(crate) fn table<T: ListableItem>(items: &[T], columns: Columns) -> Table {
-    let mut table = Table::new(T::headers(columns)).with_texts(T::TEXTS);
+    let mut table = Table::new(T::headers(columns))
+        .with_texts(T::TEXTS)
+        .with_optional(T::OPTIONAL);
     for item in items {
         table.row(item.row(columns));
     }

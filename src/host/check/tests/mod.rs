@@ -468,7 +468,9 @@ fn init_sees_to_the_journal_and_later_its_loss_is_told() {
     let told = running.first().unwrap();
     assert_eq!(told.level, Level::Warning);
     assert!(told.what.contains("lost at each reboot"), "{told:?}");
-    assert!(told.mend.as_ref().unwrap().contains("Storage=persistent"));
+    let mend = told.mend.as_ref().unwrap();
+    assert!(mend.contains("Storage=persistent"));
+    assert!(mend.ends_with("systemd-tmpfiles --create --prefix /var/log/journal"));
 }
 
 #[test]
@@ -488,6 +490,20 @@ fn obstacles_of_others_are_told_too() {
     );
     assert!(!text.contains('\u{1b}'));
     assert!(render(&all, true).contains('\u{1b}'));
+}
+
+#[test]
+fn problems_stand_last_before_the_counts() {
+    let all = [
+        Finding::problem("a port is taken", "x"),
+        Finding::ok("systemd 257"),
+        Finding::warning("the clock is off"),
+        Finding::ok("Podman 5.4.2"),
+    ];
+    assert_eq!(
+        render(&all, false),
+        "ok       systemd 257\nok       Podman 5.4.2\nwarning  the clock is off\nproblem  a port is taken\n         x\nThis machine is not ready: 1 problem, 1 warning.\n"
+    );
 }
 
 #[tokio::test]

@@ -152,6 +152,24 @@ fn a_machine_with_the_label_becomes_no_member_and_a_member_stays_one() {
     assert_eq!(wanted(&with_second, &voters(1), "n1"), ["n1", "n2", "n4"]);
 }
 
+/// Right after a restore a machine may be Ready by the backup alone.
+#[test]
+fn a_machine_that_a_new_store_has_not_heard_becomes_no_member_until_it_reports() {
+    let heard = ready(4);
+    let mut machines = heard.clone();
+    for name in ["n2", "n3", "n4"] {
+        let status = machines.nodes.get_mut(name).unwrap().status.as_mut();
+        assert!(status.unwrap().value.set_unheard(name));
+    }
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1"]);
+    assert_eq!(step(&machines, &voters(1)), MemberStep::Nothing);
+    for name in ["n2", "n4"] {
+        machines.nodes.get_mut(name).unwrap().status = heard.nodes[name].status.clone();
+    }
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n2", "n4"]);
+    assert_eq!(step(&machines, &voters(1)), add("n2"));
+}
+
 /// Callers that have seen the name of the API do not accept a member of version 0.1.0.
 #[test]
 fn a_machine_without_a_key_of_the_api_becomes_no_member_once_every_member_has_one() {
@@ -354,6 +372,16 @@ fn a_member_may_go_while_the_others_keep_the_quorum() {
     known.members = Some(stored(cluster_members(&seen, None)));
     assert!(!may_lose_member(&known, "n3"));
     assert!(may_lose_member(&known, "n2"));
+    // What stands in the way is said.
+    let answers = "etcd on n2 does not answer";
+    assert_eq!(member_troubles(&known, "n3"), [answers]);
+    assert!(member_troubles(&known, "n2").is_empty());
+    let drains = members(&[NodePhase::Draining, up, down]);
+    assert_eq!(member_troubles(&drains, "n3"), ["n1 is Draining"]);
+    assert_eq!(
+        member_troubles(&drains, "n2"),
+        ["n1 is Draining", "n3 is NotReady"]
+    );
 }
 
 /// Three members on Ready machines, of which the second has not answered for this many seconds.

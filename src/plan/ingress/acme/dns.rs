@@ -8,8 +8,8 @@ use jiff::SignedDuration;
 
 use super::{
     AcmeFailure, AcmeFailureKind, AcmeQuestion, AcmeReply, AcmeRequest, CertificateStep,
-    IssuingError, LONGEST_MESSAGE, LONGEST_STATE, Need, OrderView, SYSTEM_NAMESPACE, doubled,
-    later, put, written,
+    IssuingError, LONGEST_MESSAGE, LONGEST_POLL, LONGEST_STATE, Need, OrderView, SYSTEM_NAMESPACE,
+    doubled, later, put, written,
 };
 use kat_types::{
     resource::{AcmeSettings, AcmeZone, DnsUpdate},
@@ -309,10 +309,17 @@ impl OrderView<'_> {
         Ok(step)
     }
 
-    /// Whether the record of an order is waited for.
-    pub(super) fn waits_for_record(&self, record: &AcmeOrderRecord, check: &RecordCheck) -> bool {
-        let is_new = self.now.duration_since(record.since) < UNCONFIRMED;
-        !check.missing.is_empty() || check.failed.is_some() || (check.unconfirmed && is_new)
+    /// Whether the record of an order is waited for: the longest pause until it is looked at again.
+    pub(super) fn wait_for_record(
+        &self,
+        record: &AcmeOrderRecord,
+        check: &RecordCheck,
+    ) -> Option<SignedDuration> {
+        if !check.missing.is_empty() || check.failed.is_some() {
+            return Some(LONGEST_POLL);
+        }
+        let rest = UNCONFIRMED - self.now.duration_since(record.since);
+        (check.unconfirmed && rest.is_positive()).then_some(rest.min(UNCONFIRMED))
     }
 
     /// What the name servers answered. `None` if nothing has to be written: they are asked again.
@@ -339,7 +346,7 @@ impl OrderView<'_> {
         let mut unchecked = notes.join("; ");
         unchecked.retain(|one| !one.is_control());
         let unchecked: String = unchecked.chars().take(LONGEST_MESSAGE).collect();
-        if !self.waits_for_record(record, check) {
+        if self.wait_for_record(record, check).is_none() {
             let record = AcmeOrderRecord {
                 state: AcmeOrderState::ProvingByDns {
                     url: url.clone(),

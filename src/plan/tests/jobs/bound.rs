@@ -1,5 +1,7 @@
 //! Schedules that the machine with a Job's data keeps by itself.
 
+mod per_node;
+
 use super::*;
 use kat_types::{
     api::BoundRun,

@@ -110,3 +110,52 @@ fn a_heartbeat_without_news_writes_nothing() {
     }
     assert_eq!(world.revision, before);
 }
+
+/// `restore` and `recover` record of every other machine that the store has not heard it.
+#[test]
+fn a_machine_that_a_new_store_has_not_heard_is_not_shown_ready_until_it_reports() {
+    let mut world = World::with_machines(3);
+    world.replicas("web", 3);
+    world.roll_out();
+    let shown = |world: &mut World, name: &str| {
+        let snapshot = world.snapshot();
+        let status = &snapshot.nodes[name].status.as_ref().unwrap().value;
+        (status.phase, status.shown_phase(), status.reason.clone())
+    };
+    let places = |world: &mut World| -> Vec<_> {
+        let wanted = world.wanted("web").into_iter();
+        wanted.map(|(id, node, _)| (id, node)).collect()
+    };
+    let before = places(&mut world);
+    for name in ["n2", "n3"] {
+        let snapshot = world.snapshot();
+        let mut status = snapshot.nodes[name].status.as_ref().unwrap().value.clone();
+        assert!(status.set_unheard(name));
+        world.write(keys::node_status(name), &status);
+        world.at(name).speaks = false;
+    }
+    world.new_leader();
+    let unheard = (
+        NodePhase::Ready,
+        NodePhase::NotReady,
+        "NoHeartbeat".to_owned(),
+    );
+    let heard = (NodePhase::Ready, NodePhase::Ready, String::new());
+    world.settle();
+    assert_eq!(shown(&mut world, "n1"), heard);
+    assert_eq!(shown(&mut world, "n2"), unheard);
+    assert_eq!(shown(&mut world, "n3"), unheard);
+    world.at("n2").speaks = true;
+    world.settle();
+    assert_eq!(shown(&mut world, "n2"), heard);
+    // The time until the machine is lost is that of any new leader.
+    let timeout = world.snapshot().cluster.spec.node_loss_timeout_seconds;
+    world.pass(Duration::from_secs(u64::from(timeout) - 1));
+    world.settle();
+    assert_eq!(shown(&mut world, "n3"), unheard);
+    assert_eq!(places(&mut world), before, "nothing is replaced earlier");
+    world.pass(Duration::from_secs(1));
+    world.settle();
+    assert_eq!(phase(&mut world, "n3"), NodePhase::NotReady);
+    assert_eq!(phase(&mut world, "n2"), NodePhase::Ready);
+}

@@ -311,11 +311,12 @@ async fn status(
         .map(|one| output::plain(&one.message))
         .unwrap_or_default();
     let line = format!(
-        "workload/{name} generation {}: {}: {message}",
+        "workload/{name} generation {}: {}: {message}\n",
         item.metadata.generation,
         word(&status.phase)
     );
-    session.console.line(&line)?;
+    let console = session.console;
+    console.print(&output::wrapped(&line, console.width))?;
     for other in status.conditions.iter().skip(1) {
         let message = output::plain(&other.message);
         session
@@ -367,7 +368,8 @@ pub(crate) async fn history(
     if let Some(format) = arguments.output {
         return output::document(console, format, &list);
     }
-    let mut table = Table::new(vec!["GENERATION", "APPLIED", "BY", "CHANGE", "IMAGE"]);
+    let mut table =
+        Table::new(vec!["GENERATION", "APPLIED", "BY", "CHANGE", "IMAGE"]).with_optional(&["BY"]);
     for one in &list.items {
         table.row(vec![
             Cell::new(match (one.current, one.good) {

@@ -23,10 +23,14 @@ use crate::{
 };
 use args::WorkloadOptions;
 use files::{WorkloadSketch, name_of_image};
+use kat_bundle::Diagnostic;
+use kat_client::ClientError;
 use kat_types::api::WriteOutcome;
 
 pub(crate) use args::{NewArgs, RunArgs};
 
+/// The field that the argument of the image is written to.
+const IMAGE_FIELD: &str = "spec.source.image";
 const ANOTHER_FOLDER: &str = "name a folder that has no such files";
 
 pub(crate) async fn run<'run>(
@@ -50,7 +54,9 @@ pub(crate) async fn run<'run>(
     let namespace = &options.namespace.namespace;
     let archive = made.prepared.archive.clone();
     let created = session.client.create_workload(namespace, archive).await;
-    let result = created.map_err(|error| explain(error.into(), &made.prepared, console))?;
+    let result = created.map_err(|error| {
+        image_mistake(&error).unwrap_or_else(|| explain(error.into(), &made.prepared, console))
+    })?;
     if result.outcome == WriteOutcome::Unchanged {
         return Err(CliError::failed(format!(
             "the workload `{namespace}/{name}` exists already, with the same content"
@@ -89,6 +95,25 @@ pub(crate) async fn run<'run>(
         wait::until_certificates(&session, &target, started, arguments.timeout).await?;
     }
     Ok(0)
+}
+
+/// The mistake that the server found in the image alone: the user wrote an argument for it, and no file.
+fn image_mistake(error: &ClientError) -> Option<CliError> {
+    let ClientError::Refused(refusal) = error else {
+        return None;
+    };
+    let [detail] = refusal.body.details.as_slice() else {
+        return None;
+    };
+    let mistake: Diagnostic = serde_json::from_value(detail.clone()).ok()?;
+    if mistake.path != IMAGE_FIELD {
+        return None;
+    }
+    let error = CliError::failed(format!("<IMAGE>: {}", plain(&mistake.message)));
+    Some(match mistake.hint {
+        Some(hint) => error.hinted(plain(&hint)),
+        None => error,
+    })
 }
 
 pub(crate) fn new(console: &Console, arguments: &NewArgs) -> Result<(), CliError> {

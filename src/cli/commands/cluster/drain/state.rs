@@ -241,36 +241,50 @@ impl DrainWait {
                 self.name, node.status.message
             ));
         }
-        let stuck = self.instances.values().filter_map(|item| {
-            let DrainObstacle { message, passes } = self.obstacle(item)?;
-            let (namespace, id) = key(&item.metadata);
-            let why = one_line(self.without_subject(&id, message));
-            let yet = if *passes { " yet" } else { "" };
-            Some(format!("{namespace}/{id} can't move{yet}: {why}"))
-        });
-        lines.extend(stuck);
+        let stuck = self.instances.values();
+        lines.extend(stuck.filter_map(|item| self.obstacle_line(item)));
         lines.retain(|line| self.told.insert(line.clone()));
         lines
     }
 
+    /// Why the instance can't move, if it can't.
+    fn obstacle_line(&self, item: &InstanceItem) -> Option<String> {
+        let DrainObstacle { message, passes } = self.obstacle(item)?;
+        let (namespace, id) = key(&item.metadata);
+        let why = one_line(self.without_subject(&id, message));
+        let yet = if *passes { " yet" } else { "" };
+        Some(format!("{namespace}/{id} can't move{yet}: {why}"))
+    }
+
     /// The remaining instances and their reasons.
-    pub(crate) fn remaining_instances(&self) -> Vec<String> {
-        let left = self.instances.values().map(|item| {
-            let (namespace, id) = key(&item.metadata);
-            let why = match self.obstacle(item) {
-                Some(obstacle) => one_line(self.without_subject(&id, &obstacle.message)),
-                None if item.status.phase == InstancePhase::Unknown => {
-                    "Unknown, until its machine answers".to_owned()
-                }
-                None if self.is_daemon(item) => word(&item.status.phase),
-                None => format!(
-                    "{}, its successor is not healthy yet",
-                    word(&item.status.phase)
-                ),
-            };
-            format!("{namespace}/{id}: {why}")
+    fn remaining_instances(&self) -> Vec<String> {
+        let left = self.instances.values();
+        left.map(|item| self.remaining_instance(item)).collect()
+    }
+
+    /// The remaining instances and their reasons, without those whose reason was printed already.
+    pub(crate) fn unprinted_instances(&self) -> Vec<String> {
+        let left = self.instances.values().filter(|item| {
+            let line = self.obstacle_line(item);
+            line.is_none_or(|line| !self.told.contains(&line))
         });
-        left.collect()
+        left.map(|item| self.remaining_instance(item)).collect()
+    }
+
+    fn remaining_instance(&self, item: &InstanceItem) -> String {
+        let (namespace, id) = key(&item.metadata);
+        let why = match self.obstacle(item) {
+            Some(obstacle) => one_line(self.without_subject(&id, &obstacle.message)),
+            None if item.status.phase == InstancePhase::Unknown => {
+                "Unknown, until its machine answers".to_owned()
+            }
+            None if self.is_daemon(item) => word(&item.status.phase),
+            None => format!(
+                "{}, its successor is not healthy yet",
+                word(&item.status.phase)
+            ),
+        };
+        format!("{namespace}/{id}: {why}")
     }
 
     /// Instances that were stopped without a place elsewhere; only a forced drain does that.
@@ -420,12 +434,14 @@ mod tests {
             "shop/db-n2 can't move yet: its data is on its way",
             "shop/web-n2 can't move: 0 of 2 machines fit",
         ];
-        assert_eq!(state.news(), news);
         let lines = [
             "shop/db-n2: its data is on its way",
             "shop/web-n2: 0 of 2 machines fit",
         ];
+        assert_eq!(state.unprinted_instances(), lines);
+        assert_eq!(state.news(), news);
         assert_eq!(state.remaining_instances(), lines);
+        assert!(state.unprinted_instances().is_empty(), "each was printed");
         state.instances(ListChange::Deleted(instance("db", "n2")));
         assert_eq!(state.standstill(), Some(vec![lines[1].to_owned()]));
     }

@@ -94,9 +94,10 @@ impl Sheet {
         let _ = writeln!(self.text, "  {}", plain(text));
     }
 
+    /// Adds a table, whose messages are whole: nothing else shows more of them.
     pub(crate) fn table(&mut self, table: Table) {
-        let table = table.within(self.width.map(|width| width.saturating_sub(INDENT)));
-        self.text.push_str(&table.indented(self.colour, INDENT));
+        self.text
+            .push_str(&table.on_page(self.colour, self.width, INDENT));
     }
 
     pub(crate) fn conditions(&mut self, conditions: &[Condition]) {

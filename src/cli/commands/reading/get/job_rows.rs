@@ -17,6 +17,9 @@ use kat_types::{
     store::jobs::RunPhase,
 };
 
+/// Most machines that a row names.
+const MOST_NAMED: usize = 2;
+
 /// A workload of type Job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -32,6 +35,7 @@ impl ListableItem for JobItem {
     const SINGULAR: &'static str = "job";
     const PLURAL: &'static str = "jobs";
     const NAMESPACED: bool = true;
+    const OPTIONAL: &'static [&'static str] = &["AGE", "ACTIVE"];
 
     fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
         RequestPath::workloads(namespace)
@@ -77,9 +81,13 @@ impl ListableItem for JobItem {
             true => time::to_the_second(status.next),
             false => until_next(columns.now, status.next),
         };
-        let next = match (status.suspended, &status.machine) {
+        let kept_on = match &status.machine {
+            Some(machine) => Some(machine.clone()),
+            None => machines_in_words(&status.machines, columns.wide),
+        };
+        let next = match (status.suspended, kept_on) {
             (true, _) => "suspended".to_owned(),
-            (false, Some(machine)) => format!("{at} on {machine}").trim_start().to_owned(),
+            (false, Some(machines)) => format!("{at} on {machines}").trim_start().to_owned(),
             (false, None) => at,
         };
         let mut rest = vec![
@@ -110,6 +118,21 @@ impl ListableItem for JobItem {
     }
 }
 
+/// Such as `n1, n2 and 3 more`, or all of them where there is room; `None` for none.
+fn machines_in_words(machines: &[String], is_wide: bool) -> Option<String> {
+    let most = match is_wide {
+        true => machines.len(),
+        false => MOST_NAMED,
+    };
+    let named: Vec<&str> = machines.iter().take(most).map(String::as_str).collect();
+    let text = named.join(", ");
+    match machines.len().saturating_sub(most) {
+        _ if machines.is_empty() => None,
+        0 => Some(text),
+        more => Some(format!("{text} and {more} more")),
+    }
+}
+
 /// Such as `in 3h`; `due` once the time has come, empty for none.
 fn until_next(now: Timestamp, next: ApiTime) -> String {
     match next.get() {
@@ -123,6 +146,7 @@ impl ListableItem for RunItem {
     const SINGULAR: &'static str = "run";
     const PLURAL: &'static str = "runs";
     const NAMESPACED: bool = true;
+    const OPTIONAL: &'static [&'static str] = &["CAUSE", "STARTED"];
 
     fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
         RequestPath::runs(namespace)
@@ -180,5 +204,21 @@ impl ListableItem for RunItem {
     fn order(left: &Self, right: &Self) -> Ordering {
         let key = |item: &Self| (item.key().0, item.spec.workload.clone(), item.spec.number);
         key(left).cmp(&key(right))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_names_two_machines_and_counts_the_others_and_a_wide_one_names_all() {
+        let all = ["n1", "n2", "n3", "n4"].map(str::to_owned);
+        let words = |count: usize, is_wide| machines_in_words(&all[..count], is_wide);
+        assert_eq!(words(0, false), None);
+        assert_eq!(words(1, false).as_deref(), Some("n1"));
+        assert_eq!(words(2, false).as_deref(), Some("n1, n2"));
+        assert_eq!(words(4, false).as_deref(), Some("n1, n2 and 2 more"));
+        assert_eq!(words(4, true).as_deref(), Some("n1, n2, n3, n4"));
     }
 }

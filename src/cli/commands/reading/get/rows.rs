@@ -128,6 +128,7 @@ impl ListableItem for WorkloadItem {
     const SINGULAR: &'static str = "workload";
     const PLURAL: &'static str = "workloads";
     const NAMESPACED: bool = true;
+    const OPTIONAL: &'static [&'static str] = &["AGE", "UPDATED"];
 
     fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
         RequestPath::workloads(namespace)
@@ -202,6 +203,7 @@ impl ListableItem for InstanceItem {
     const SINGULAR: &'static str = "instance";
     const PLURAL: &'static str = "instances";
     const NAMESPACED: bool = true;
+    const OPTIONAL: &'static [&'static str] = &["AGE"];
 
     fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
         RequestPath::instances(namespace)
@@ -252,6 +254,7 @@ impl ListableItem for NodeItem {
     const SINGULAR: &'static str = "node";
     const PLURAL: &'static str = "nodes";
     const NAMESPACED: bool = false;
+    const OPTIONAL: &'static [&'static str] = &["AGE"];
 
     fn list(_: Option<&str>) -> Result<RequestPath, ClientError> {
         Ok(RequestPath::nodes())
@@ -375,6 +378,7 @@ impl ListableItem for VolumeItem {
     const SINGULAR: &'static str = "volume";
     const PLURAL: &'static str = "volumes";
     const NAMESPACED: bool = true;
+    const OPTIONAL: &'static [&'static str] = &["AGE", "RECLAIM"];
 
     fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
         RequestPath::volumes(namespace)
@@ -426,6 +430,9 @@ impl ListableItem for RouteItem {
     const SINGULAR: &'static str = "route";
     const PLURAL: &'static str = "routes";
     const NAMESPACED: bool = true;
+    // The whole address of a redirect is in `describe`.
+    const TEXTS: &'static [&'static str] = &["TO"];
+    const OPTIONAL: &'static [&'static str] = &["TLS"];
 
     fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
         RequestPath::routes(namespace)
@@ -594,6 +601,7 @@ impl ListableItem for Event {
     const NAME_FILTERS: bool = true;
     // A repeated event replaces its earlier entry, and the oldest events are dropped.
     const GOES: bool = false;
+    const OPTIONAL: &'static [&'static str] = &["COUNT", "TYPE"];
 
     fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
         let query = EventFilter {

@@ -161,7 +161,9 @@ impl WatchPrinter<'_> {
             None => {
                 let mut headers = vec!["CHANGE"];
                 headers.extend(T::headers(columns));
-                Table::new(headers).with_first(CHANGE_WIDTH)
+                Table::new(headers)
+                    .with_first(CHANGE_WIDTH)
+                    .with_texts(T::TEXTS)
             }
         };
         for (happened, item) in news {

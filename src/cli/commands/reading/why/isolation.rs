@@ -38,8 +38,12 @@ pub(super) async fn run(
         return output::document(console, format, &view);
     }
     let now = Timestamp::now();
+    let print = |line: &str| {
+        let line = format!("{}\n", plain(line));
+        console.print(&output::wrapped(&line, console.width))
+    };
     for line in state(&view) {
-        console.line(&plain(&line))?;
+        print(&line)?;
     }
     if view.refused.is_empty() {
         return Ok(());
@@ -62,7 +66,7 @@ pub(super) async fn run(
     }
     console.line("")?;
     for line in advice(&view.refused) {
-        console.line(&plain(&line))?;
+        print(&line)?;
     }
     Ok(())
 }

@@ -97,7 +97,13 @@ impl WhyReport {
     }
 
     /// Names the machines that take no instance of a workload, because a person drains them.
-    fn tell_drains(&mut self, conditions: &[Condition], drained: &[NodeItem]) {
+    /// The next step for `blocked_on` comes with the reason why an instance cannot leave it.
+    fn tell_drains(
+        &mut self,
+        conditions: &[Condition],
+        drained: &[NodeItem],
+        blocked_on: Option<&str>,
+    ) {
         let excluded = conditions.iter().any(|condition| {
             condition.reason == Reason::Unschedulable && condition.message.contains("being drained")
         });
@@ -110,7 +116,9 @@ impl WhyReport {
                 false => format!("machine {name} is being drained and takes no instance"),
             };
             self.because.push(means);
-            self.try_next(format!("katcall uncordon {name} ends the drain"));
+            if blocked_on != Some(name.as_str()) {
+                self.try_next(format!("katcall uncordon {name} ends the drain"));
+            }
         }
     }
 
@@ -509,7 +517,12 @@ pub(crate) fn of_workload(
         ));
         story.try_next("katcall status says whether a machine leads".to_owned());
     }
-    story.tell_drains(&status.conditions, drained);
+    let blocked_on = drain_blocked_on(&status.conditions, drained);
+    let drain_names = ReasonPlaceholders {
+        node: blocked_on.unwrap_or(names.node),
+        ..names
+    };
+    story.tell_drains(&status.conditions, drained, blocked_on);
     let troubled: Vec<&InstanceItem> = instances
         .iter()
         .filter(|instance| !instance.status.reason.is_empty())
@@ -524,16 +537,12 @@ pub(crate) fn of_workload(
             .iter()
             .any(|instance| instance.status.reason == condition.reason);
         if holds_up(condition) && !of_instance {
-            let reason = match condition.kind.as_str() {
-                DRAIN_BLOCKED if condition.reason != Reason::DrainWaits => {
-                    Reason::DrainBlocked.word()
-                }
-                _ if stalled_at_first(&condition.reason, item) => {
-                    Reason::FirstVersionStalled.word()
-                }
-                _ => of_instances(&condition.reason),
+            let reason = reason_of_condition(condition, item);
+            let names = match condition.kind == DRAIN_BLOCKED {
+                true => &drain_names,
+                false => &names,
             };
-            story.add_reason("", reason, &condition.message, &names);
+            story.add_reason("", reason, &condition.message, names);
         }
     }
     for instance in troubled {
@@ -546,12 +555,48 @@ pub(crate) fn of_workload(
     for condition in notes.into_iter().filter(|condition| holds_up(condition)) {
         story.add_reason("", &condition.reason, &condition.message, &names);
     }
+    story.notes.extend(beside_counts(&status.conditions));
     finish(&mut story, status.phase == WorkloadPhase::Running);
     let mut warnings = events.iter().filter(|event| is_warning(event));
     let warned = warnings.find(|event| !is_over(event, &events));
     let warned = warned.and_then(|event| instance_of(event, instances));
     let names = warned.map_or(names, instance_names);
     story.lately(&events, now, &names)
+}
+
+/// The reason with which a condition of a workload is explained.
+fn reason_of_condition<'a>(condition: &'a Condition, item: &WorkloadItem) -> &'a str {
+    match condition.kind.as_str() {
+        DRAIN_BLOCKED if condition.reason != Reason::DrainWaits => Reason::DrainBlocked.word(),
+        _ if stalled_at_first(&condition.reason, item) => Reason::FirstVersionStalled.word(),
+        _ => of_instances(&condition.reason),
+    }
+}
+
+/// The drained machine that an instance of the workload cannot leave. The condition names it in its
+/// message only.
+fn drain_blocked_on<'a>(conditions: &[Condition], drained: &'a [NodeItem]) -> Option<&'a str> {
+    let mut conditions = conditions.iter();
+    let blocked = conditions.find(|one| one.kind == DRAIN_BLOCKED && one.status)?;
+    if let [only] = drained {
+        return Some(&only.metadata.name);
+    }
+    let mut names = drained.iter().map(|node| node.metadata.name.as_str());
+    names.find(|name| {
+        let stays = format!(" can't leave {name}");
+        let after = blocked.message.split_once(&stays).map(|(_, after)| after);
+        after.is_some_and(|after| after.starts_with(':') || after.starts_with(" yet:"))
+    })
+}
+
+/// What the leader adds to the counts of a healthy workload, such as the machines of a DaemonService
+/// that do not answer: those are not among the counted ones. The message of an unhealthy one is a cause.
+fn beside_counts(conditions: &[Condition]) -> Option<String> {
+    let healthy = conditions.iter().find(|condition| {
+        condition.kind == AVAILABLE && condition.status && condition.reason == Reason::AllHealthy
+    })?;
+    let (_, beside) = healthy.message.split_once("; ")?;
+    Some(one_line(beside))
 }
 
 fn wanted_of_workload(item: &WorkloadItem, image: &str) -> String {
@@ -817,7 +862,14 @@ pub(crate) fn of_node(
             }
         }
     }
-    if !status.reason.is_empty() {
+    let is_blocked = !story.because.is_empty();
+    if status.reason == Reason::Draining {
+        // The message of a drain refers to `katcall why`.
+        match is_blocked {
+            true => story.try_next(format!("katcall uncordon {name} ends the drain")),
+            false => story.add_reason("", &status.reason, "", &names),
+        }
+    } else if !status.reason.is_empty() {
         story.add_reason("", &status.reason, &status.message, &names);
     }
     for condition in status.conditions.iter().filter(|one| holds_up(one)) {
@@ -839,8 +891,11 @@ fn silence(node: &NodeItem, nodes: &[NodeItem], now: Timestamp) -> Option<String
     }
     let mut signs = Vec::new();
     let last = status.last_heartbeat?;
-    let is_late = |then: Timestamp| now.duration_since(then).as_secs() >= LATE_REPORT_SECONDS;
-    let is_late = last.get().is_some_and(is_late);
+    let age = last.get().map(|then| now.duration_since(then).as_secs());
+    let is_late = age.is_some_and(|age| age >= LATE_REPORT_SECONDS);
+    // A report after the first question in vain shows that the machine is on. What another machine
+    // said before it went off itself stays in its status.
+    let has_reported_since = |seconds: u32| age.is_some_and(|age| age < i64::from(seconds));
     let mut conditions = status.conditions.iter();
     let member = conditions.find(|one| one.kind == ETCD_CONDITION);
     if member.is_some_and(|one| !one.status && one.reason == Reason::NoAnswer) {
@@ -852,7 +907,9 @@ fn silence(node: &NodeItem, nodes: &[NodeItem], now: Timestamp) -> Option<String
             let mut peers = other.status.peers.iter();
             let peer = peers.find(|peer| peer.name == node.metadata.name);
             let seconds = peer.and_then(|peer| peer.unanswered_seconds);
-            seconds.is_some_and(|seconds| seconds >= UNANSWERED_SECONDS)
+            seconds.is_some_and(|seconds| {
+                seconds >= UNANSWERED_SECONDS && !has_reported_since(seconds)
+            })
         })
         .map(|other| other.metadata.name.as_str())
         .collect();

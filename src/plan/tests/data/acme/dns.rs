@@ -124,6 +124,8 @@ fn a_zone_with_a_hook_needs_no_key_and_leaves_no_record() {
 fn a_hook_that_fails_keeps_its_order_and_an_unconfirmed_record_is_given_a_minute() {
     let mut world = world_with(&[WILDCARD]);
     let (mut server, mut orders) = (Server::new(), AcmeOrders::default());
+    // The server needs time for its own look, after pauses that grew while the record was waited for.
+    server.delay = 2;
     let failed = RecordCheck {
         failed: Some("the DNS hook cloud ended with exit code 1".to_owned()),
         ..RecordCheck::default()
@@ -155,7 +157,9 @@ fn a_hook_that_fails_keeps_its_order_and_an_unconfirmed_record_is_given_a_minute
         run_until(&mut world, &mut server, &mut orders, limit, Lost::Never);
         assert!(world.now.duration_since(began) < SignedDuration::from_mins(10));
     }
-    assert!(world.now.duration_since(began) >= SignedDuration::from_secs(55));
+    let took = world.now.duration_since(began);
+    assert!(took >= SignedDuration::from_secs(55), "{took}");
+    assert!(took <= SignedDuration::from_secs(75), "{took}");
     assert_eq!(server.count("order"), 1, "{:?}", server.asked);
 }
 

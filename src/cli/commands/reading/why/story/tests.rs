@@ -444,9 +444,47 @@ fn a_drained_machine_names_what_cannot_leave_it_first() {
         story.next[0].contains("katcall drain n2 --force"),
         "{story:?}"
     );
+    // Nothing says at the same time that all instances are moving.
+    assert_eq!(story.because.len(), 1, "{story:?}");
+    assert_eq!(story.next[1..], ["katcall uncordon n2 ends the drain"]);
     let forced = of_node(&drained("n2", true), &[], Vec::new(), now());
     assert!(forced.wanted.ends_with("drained by force"), "{forced:?}");
-    assert!(forced.because[0].starts_with("its instances are moving"));
+    // The message of the machine refers to `katcall why`, and is left out.
+    assert_eq!(
+        forced.because,
+        ["its instances are moving to other machines"]
+    );
+}
+
+#[test]
+fn a_workload_that_blocks_a_drain_names_the_machine_in_its_one_next_step() {
+    let told = |reason: &str, message: &str, machines: &[NodeItem]| {
+        let blocked = json!({"type": DRAIN_BLOCKED, "status": true, "reason": reason, "message": message, "since": ""});
+        let item = workload("Running", [1, 1], blocked);
+        of_workload(&item, &[], machines, Vec::new(), now())
+    };
+    let why = "web-aaaaa can't leave n1: 0 of 2 machines fit: 1 being drained";
+    let next = "katcall uncordon n1, or make room on another machine; katcall drain n1 --force stops the instance";
+    let story = told("Unschedulable", why, &[drained("n1", false)]);
+    assert_eq!(story.next, [next]);
+    // Of several drained machines, the message names the one that blocks.
+    let machines = ["n11", "n1"].map(|name| drained(name, false));
+    let story = told("Unschedulable", why, &machines);
+    assert_eq!(story.next, ["katcall uncordon n11 ends the drain", next]);
+    let waits = "web-aaaaa can't leave n1 yet: its data is on its way";
+    let story = told("DrainWaits", waits, &machines);
+    assert_eq!(
+        story.next,
+        [
+            "katcall why workload shop/web for its other instances; katcall drain n1 --force does not wait"
+        ]
+    );
+    // Callers that may not read machines are told without a name.
+    let story = told("Unschedulable", why, &[]);
+    assert!(
+        story.next[0].starts_with("katcall uncordon NODE"),
+        "{story:?}"
+    );
 }
 
 #[test]
@@ -564,13 +602,17 @@ fn a_machine_that_went_silent_is_named_before_the_leader_judges_it() {
     other.status.peers =
         serde_json::from_value(json!([{"name": "n2", "connected": true, "unansweredSeconds": 6}]))
             .unwrap();
-    let (because, _) = told(&[other, well.clone()]);
+    let (because, _) = told(&[other.clone(), well.clone()]);
     assert_eq!(
         because,
         [format!(
             "{start}n1 gets no answer from it, its last report came 8s ago"
         )]
     );
+
+    // A machine that has reported since then is on: the other one may be off itself.
+    let reports = node("n2", "Ready", "2026-01-01T01:00:00Z");
+    assert_eq!(told(&[other, reports]), quiet);
 
     // A machine without instances of the workload, and one that is judged already.
     let elsewhere = node("n3", "Ready", "2026-01-01T00:50:00Z");
@@ -621,6 +663,26 @@ fn what_machines_have_left_is_noted_where_none_has_enough() {
         .map(|number| node(&format!("m{number}"), "Ready", used("1Gi")))
         .collect();
     assert!(noted(memory, &many)[0].ends_with("m3 7.0Gi of 8.0Gi, and no more on 3 others"));
+}
+
+#[test]
+fn a_lost_machine_of_a_healthy_daemon_is_a_note() {
+    let apart = "one more is on n4, which does not answer";
+    let told = |ready: bool, reason: &str, message: &str| {
+        let item = workload("Running", [3, 3], available(ready, reason, message));
+        of_workload(&item, &[], &[], Vec::new(), now())
+    };
+    let counts = "3 of 3 instances are healthy";
+    let story = told(true, "AllHealthy", &format!("{counts}; {apart}"));
+    assert_eq!(story.notes, [apart]);
+    assert_eq!(story.because, [NO_PROBLEM]);
+    assert!(told(true, "AllHealthy", counts).notes.is_empty());
+
+    // The message of an unhealthy one is among the causes already.
+    let message = format!("2 of 3 instances of this generation are healthy; {apart}");
+    let story = told(false, "Progressing", &message);
+    assert!(story.notes.is_empty(), "{:?}", story.notes);
+    assert!(story.because.join("|").contains(apart), "{story:?}");
 }
 
 #[test]
