@@ -22,7 +22,7 @@ has_begun() { (($(begun_on "$1") >= $2)); }
 # Each machine has the schedule before the first run, as a timer of the workload's user.
 kept() { equal '["n1","n2","n3"]' "$(kat get jobs -o json | jq -c '.items[0].status.job.machines')" "machines that keep the schedule"; }
 wait_for 40 kept
-user=$(field each .status.user)
+user=$(instances each | jq -er 'map(.status.user) | unique | .[0]')
 has_timer() { contains "$(as_on "$1" "$user" systemctl --user --no-legend --no-pager list-timers)" kat-default-each-; }
 for node in n1 n2 n3; do wait_for 60 has_timer "$node"; done
 
