@@ -100,7 +100,7 @@ impl AgentReports {
     /// contact from that age on, since the leader does.
     pub fn accept(&self, node: &str, report: NodeReport, tick: Duration) -> Duration {
         let mut reports = self.inner.by_node.lock();
-        if let Some(age) = self.age_of_newer(node, &report) {
+        if let Some(age) = self.age_of_newer(node, &report, tick) {
             return age;
         }
         let at = Instant::now();
@@ -126,14 +126,14 @@ impl AgentReports {
     }
 
     /// The age of the machine's newest report; `None` if `report` is the newest.
-    fn age_of_newer(&self, node: &str, report: &NodeReport) -> Option<Duration> {
+    fn age_of_newer(&self, node: &str, report: &NodeReport, tick: Duration) -> Option<Duration> {
         let order = report.order.as_ref()?;
         let mut newest = self.inner.newest.lock();
         let Some(known) = newest.get_mut(node) else {
-            newest.insert(node.to_owned(), NewestReport::new(order.clone()));
+            newest.insert(node.to_owned(), NewestReport::new(order));
             return None;
         };
-        (!known.follow(order)).then(|| known.age())
+        (!known.follow(order, tick * 2)).then(|| known.age())
     }
 
     /// Whether a report is news because of the revision of the rules of isolation alone. To be said

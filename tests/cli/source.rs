@@ -255,6 +255,24 @@ fn a_difference_ends_with_10() {
     );
 }
 
+/// A difference is copied into other programs, so that its lines are never broken.
+#[test]
+fn a_difference_is_the_same_at_each_width() {
+    let fake = with_web();
+    let program = Program::of(&fake);
+    let argument = "replicas: 1 # ".to_owned() + &"two ".repeat(40);
+    let changed = workload_file("web").replace("replicas: 1", argument.trim_end());
+    program.file("web/workload.kat", &changed);
+    program.file("web/VirtualLoadBalancer.kat", BALANCER);
+    let piped = program.run(&["diff", "web"]);
+    assert!(piped.starts_with("exit: 10\n"), "{piped}");
+    assert!(piped.contains(argument.trim_end()), "{piped}");
+    let program = program.variable("COLUMNS", "80");
+    assert_eq!(program.run(&["diff", "web"]), piped);
+    let program = program.variable("COLUMNS", "120");
+    assert_eq!(program.run(&["diff", "web"]), piped);
+}
+
 /// An editor that is a shell script over the files.
 fn editing(fake: &Fake, script: &str) -> Program {
     let program = Program::of(fake);

@@ -3,6 +3,8 @@
 //!
 //! Random seeds have none of it: keys are made on threads whose time no seed decides, and their bytes are
 //! random, so that a second run of a seed need not be the same to the millisecond.
+//!
+//! [`crate::acme_dns_scenes`] has what is about proofs by DNS alone.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,9 +13,12 @@ use tokio::time::Instant;
 
 use crate::{
     faults::disabled_safeguards::Without,
-    load::orders::{HOSTS, ORDERED, OrderLoad},
+    load::orders::{OrderLoad, Proofs},
     machine_scenes::holds,
-    machines::acme_servers::{AcmeServers, ServerBehaviour},
+    machines::{
+        acme_servers::{AcmeServers, ServerBehaviour},
+        dns_zones::ZoneFault,
+    },
     run::{HEALED_WITHIN, Outcome, Repair, SECOND, Scenario, play},
     world::MEMBERS,
 };
@@ -24,11 +29,11 @@ use kat_types::store::{
 };
 
 /// Seeds without forged reports, reports that arrive twice, and small disks.
-const SEEDS: [u64; 4] = [1, 5, 6, 11];
+pub(crate) const SEEDS: [u64; 4] = [1, 5, 6, 11];
 /// Time between two checks of a scene.
-const SLICE: Duration = Duration::from_millis(500);
+pub(crate) const SLICE: Duration = Duration::from_millis(500);
 /// Time between two checks where a moment counts.
-const FINE: Duration = Duration::from_millis(10);
+pub(crate) const FINE: Duration = Duration::from_millis(10);
 /// Faults of a scene.
 const FAULTS: usize = 12;
 /// What an order waits for at most before the user agrees to the terms anew, which begins it again.
@@ -43,7 +48,7 @@ const RENEWING: ServerBehaviour = ServerBehaviour {
 
 impl Scenario {
     /// Every candidate orders certificates, and the workloads are applied. Nobody has agreed to the terms.
-    async fn begin_orders(&mut self, seed: u64) -> OrderLoad {
+    pub(crate) async fn begin_orders(&mut self, seed: u64, proofs: Proofs) -> OrderLoad {
         assert!(self.world.forger.is_none());
         let world = &mut self.world;
         let now = world.true_time();
@@ -54,7 +59,10 @@ impl Scenario {
             world.start(number);
         }
         world.net.heal_streams();
-        let load = OrderLoad::new(seed, servers, &world.net, &world.monitor);
+        let load = OrderLoad::new(seed, proofs, servers, &world.net, &world.monitor);
+        if proofs == Proofs::Dns {
+            load.write_settings(&world.store);
+        }
         self.pass_in(SLICE, 8 * SECOND).await;
         let end = Instant::now() + 60 * SECOND;
         while !self.apply_ordered(&load) && !self.is_over() {
@@ -69,7 +77,7 @@ impl Scenario {
     fn apply_ordered(&mut self, load: &OrderLoad) -> bool {
         let to = self.asked();
         let mut are_there = true;
-        for (workload, _) in ORDERED {
+        for (workload, _) in load.proofs.workloads() {
             if !self.world.has_workload(workload) {
                 load.apply(&to, workload);
                 are_there = false;
@@ -79,12 +87,12 @@ impl Scenario {
     }
 
     /// Every host has its certificate on every machine, and no order is left.
-    async fn orders_come_to_rest(&mut self, load: &mut OrderLoad) {
-        let end = Instant::now() + HEALED_WITHIN;
+    pub(crate) async fn orders_come_to_rest(&mut self, load: &mut OrderLoad) {
+        let (end, hosts) = (Instant::now() + HEALED_WITHIN, load.proofs.hosts());
         while !self.is_over() {
             self.apply_ordered(load);
             self.pass_in(SLICE, SECOND).await;
-            let Some(missing) = self.world.orders_missing(&HOSTS, &load.settings) else {
+            let Some(missing) = self.world.orders_missing(&hosts, &load.settings) else {
                 return;
             };
             if self.an_order_is_put_off() {
@@ -111,14 +119,15 @@ impl Scenario {
     }
 
     /// Every host has some certificate by ACME in the store.
-    async fn first_certificates(&mut self) {
+    pub(crate) async fn first_certificates(&mut self, load: &OrderLoad) {
+        let hosts = load.proofs.hosts();
         let end = Instant::now() + 300 * SECOND;
         let is_ordered = |scenario: &Self, host: &str| {
             let key = keys::ingress_certificate(host);
             let stored: Option<IngressCertificateRecord> = scenario.world.stored(&key);
             stored.is_some_and(|stored| stored.acme.is_some())
         };
-        while !self.is_over() && !HOSTS.into_iter().all(|host| is_ordered(self, host)) {
+        while !self.is_over() && !hosts.iter().copied().all(|host| is_ordered(self, host)) {
             assert!(Instant::now() < end, "{:?}", self.world.stored_orders());
             self.pass_in(SLICE, SECOND).await;
         }
@@ -131,12 +140,15 @@ impl Scenario {
         let size = i64::try_from(load.random.below(200_000)).unwrap();
         let is_back = load.random.chance(50);
         let any = load.random.index(self.world.joined().count());
-        let (workload, _) = ORDERED[load.random.index(ORDERED.len())];
+        let workloads = load.proofs.workloads();
+        let (workload, _) = workloads[load.random.index(workloads.len())];
         let leader = self.world.leader().unwrap_or_default();
         let to = self.asked();
         let note = format!("fault {what} for {lasts:?}, and {to} leads");
         self.world.monitor.note(&note);
         match what {
+            // A leader that hangs, or has an old copy, may add a record after its removal.
+            4 | 9 if load.proofs == Proofs::Dns => load.break_zones(),
             0 | 1 => {
                 self.world.kill(leader);
                 self.repair_after(lasts, Repair::Start(leader));
@@ -177,6 +189,7 @@ impl Scenario {
             _ => load.roll_out(&to, workload),
         }
         self.pass_in(SLICE, lasts + 5 * SECOND).await;
+        load.set_zone_fault(ZoneFault::Nothing);
     }
 
     /// The machine reaches nothing for this time.
@@ -190,11 +203,11 @@ impl Scenario {
         self.repair_after(lasts, Repair::Streams(number));
     }
 
-    async fn orders_whatever_fails(&mut self, seed: u64) {
-        let mut load = self.begin_orders(seed).await;
+    async fn orders_whatever_fails(&mut self, seed: u64, proofs: Proofs) {
+        let mut load = self.begin_orders(seed, proofs).await;
         load.servers.behave(RENEWING);
         load.agree(&self.world.store, true);
-        self.first_certificates().await;
+        self.first_certificates(&load).await;
         load.servers.behave(ServerBehaviour {
             faulty: true,
             ..RENEWING
@@ -212,7 +225,7 @@ impl Scenario {
         }
         self.orders_come_to_rest(&mut load).await;
         let orders = load.servers.orders();
-        if orders < 2 * HOSTS.len() && !self.is_over() {
+        if orders < 2 * load.proofs.hosts().len() && !self.is_over() {
             let text = format!("{orders} orders were made: the scene shows nothing of renewals");
             self.world.monitor.violated(text);
         }
@@ -220,19 +233,20 @@ impl Scenario {
     }
 
     /// The workloads are deleted, and nothing of their orders is left.
-    async fn ordered_routes_leave(&mut self, load: &OrderLoad) {
+    pub(crate) async fn ordered_routes_leave(&mut self, load: &OrderLoad) {
         self.world.monitor.let_certificates_go();
         let end = Instant::now() + HEALED_WITHIN;
         while !self.is_over() {
             let live = self.world.live();
-            let mut workloads = ORDERED.into_iter().map(|(workload, _)| workload);
+            let workloads = load.proofs.workloads().into_iter();
+            let mut workloads = workloads.map(|(workload, _)| workload);
             let left = workloads.find(|workload| self.world.is_left(workload, &live));
             let left = left.map(|workload| format!("{workload} is not gone"));
             let Some(left) = left.or_else(|| self.world.orders_left()) else {
                 return;
             };
             let to = self.asked();
-            for (workload, _) in ORDERED {
+            for (workload, _) in load.proofs.workloads() {
                 if self.world.has_workload(workload) {
                     load.delete(&to, workload);
                 }
@@ -248,7 +262,7 @@ impl Scenario {
     /// The leader is lost right after it has registered the account, and the next one does not see it for a
     /// while, as in an old copy of the store.
     async fn a_follower_has_an_old_copy(&mut self, seed: u64) {
-        let mut load = self.begin_orders(seed).await;
+        let mut load = self.begin_orders(seed, Proofs::Http).await;
         let leader = self.world.leader().unwrap();
         load.agree(&self.world.store, true);
         let end = Instant::now() + 60 * SECOND;
@@ -270,11 +284,11 @@ impl Scenario {
     }
 
     /// A server issues certificates that are older than those before.
-    async fn certificates_are_backdated(&mut self, seed: u64) {
-        let mut load = self.begin_orders(seed).await;
+    async fn certificates_are_backdated(&mut self, seed: u64, proofs: Proofs) {
+        let mut load = self.begin_orders(seed, proofs).await;
         load.servers.behave(RENEWING);
         load.agree(&self.world.store, true);
-        self.first_certificates().await;
+        self.first_certificates(&load).await;
         load.servers.behave(ServerBehaviour {
             backdates: true,
             ..RENEWING
@@ -296,9 +310,9 @@ impl Scenario {
     }
 }
 
-fn whatever_fails(seed: u64) -> Outcome {
+pub(crate) fn whatever_fails(seed: u64, proofs: Proofs) -> Outcome {
     play(seed, Without::Nothing, async |scenario| {
-        scenario.orders_whatever_fails(seed).await
+        scenario.orders_whatever_fails(seed, proofs).await
     })
 }
 
@@ -309,14 +323,14 @@ fn old_copy(without: Without) -> Outcome {
     })
 }
 
-fn backdated(without: Without) -> Outcome {
+pub(crate) fn backdated(without: Without, proofs: Proofs) -> Outcome {
     let seed = SEEDS[0];
     play(seed, without, async |scenario| {
-        scenario.certificates_are_backdated(seed).await
+        scenario.certificates_are_backdated(seed, proofs).await
     })
 }
 
-fn is_found(outcome: Outcome, words: &str) {
+pub(crate) fn is_found(outcome: Outcome, words: &str) {
     let violation = outcome.violation.unwrap_or_default();
     assert!(violation.contains(words), "{violation}");
 }
@@ -324,7 +338,7 @@ fn is_found(outcome: Outcome, words: &str) {
 #[test]
 fn orders_lose_no_account_and_no_certificate_whatever_fails() {
     for seed in SEEDS {
-        holds(whatever_fails(seed));
+        holds(whatever_fails(seed, Proofs::Http));
     }
 }
 
@@ -340,10 +354,13 @@ fn it_is_found_when_an_account_is_written_without_a_comparison() {
 
 #[test]
 fn a_certificate_that_is_older_than_the_one_before_is_refused() {
-    holds(backdated(Without::Nothing));
+    holds(backdated(Without::Nothing, Proofs::Http));
 }
 
 #[test]
 fn it_is_found_when_an_older_certificate_is_stored() {
-    is_found(backdated(Without::LaterCertificate), "goes back to");
+    is_found(
+        backdated(Without::LaterCertificate, Proofs::Http),
+        "goes back to",
+    );
 }

@@ -5,6 +5,7 @@ pub(crate) mod agent_environment;
 pub(crate) mod agent_process;
 pub(crate) mod data_path;
 pub(crate) mod disk;
+pub(crate) mod dns_zones;
 pub(crate) mod etcd;
 pub(crate) mod joining_machine;
 pub(crate) mod lan;

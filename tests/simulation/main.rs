@@ -15,6 +15,7 @@
     reason = "helpers of tests fail as tests do, and say what they found"
 )]
 
+mod acme_dns_scenes;
 mod acme_scenes;
 mod api_calls;
 mod checks;

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Shared by the tests on virtual machines, which are run with [--keep]; LAB_MACHINES is their number. A failure leaves the
-# journals of all machines in target/lab-journals/ (KAT_LAB_JOURNALS).
+# Shared by the tests on virtual machines, which are run with [--keep]; LAB_MACHINES is their number, LAB_CC the compiler
+# for them (cc). A failure leaves the journals of all machines in target/lab-journals/ (KAT_LAB_JOURNALS).
 
 export KAT_LAB_NAME=${KAT_LAB_NAME:-katvm} LAB_MACHINES
 LAB_WORK=$(mktemp -d)
@@ -34,7 +34,7 @@ bring_up() {
 
 make_web_image() {
     mkdir -p "$LAB_WORK/image/bin"
-    cc -O2 -static -pthread -Wall -Wextra -Werror -o "$LAB_WORK/image/bin/web" tests/lab/images/web/web.c
+    "${LAB_CC:-cc}" -O2 -static -pthread -Wall -Wextra -Werror -o "$LAB_WORK/image/bin/web" tests/lab/images/web/web.c
     lab image test/web:1 "$LAB_WORK/image" --busybox --entrypoint '["/bin/web"]' --user 1000
 }
 

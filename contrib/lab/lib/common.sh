@@ -37,6 +37,7 @@ check_settings() {
         usage_error "KAT_LAB_STATE_SIZE must be a size such as 600M or 2G: $KAT_LAB_STATE_SIZE"
     [[ ${KAT_LAB_SUITE:-trixie} =~ ^[a-z]+$ ]] ||
         usage_error "KAT_LAB_SUITE must be the name of a release of Debian, such as trixie or testing: $KAT_LAB_SUITE"
+    [[ ${KAT_LAB_ARCH:-amd64} == @(amd64|arm64) ]] || usage_error "KAT_LAB_ARCH must be amd64 or arm64: $KAT_LAB_ARCH"
     ((EUID == 0)) || die "machines need root: run it with sudo"
 }
 

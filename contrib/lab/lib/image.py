@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -28,7 +27,7 @@ def json_list(text):
     return value
 
 
-def add_busybox(archive, busybox):
+def add_busybox(archive, busybox, emulator):
     """Adds busybox, a link in /bin for each applet unless the tree has that file, and common folders."""
     existing = set(archive.getnames())
 
@@ -49,12 +48,13 @@ def add_busybox(archive, busybox):
         info = tarfile.TarInfo("bin/busybox")
         info.mode, info.size = 0o755, len(data)
         archive.addfile(info, io.BytesIO(data))
-    for applet in subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True).stdout.split():
+    command = [emulator, busybox, "--list"] if emulator else [busybox, "--list"]
+    for applet in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split():
         if applet != "busybox":
             add("bin/" + applet, tarfile.SYMTYPE, 0o777, linkname="busybox")
 
 
-def layer_of(folder, busybox):
+def layer_of(folder, busybox, emulator):
     def normal(info):
         info.uid = info.gid = 0
         info.uname = info.gname = ""
@@ -73,7 +73,7 @@ def layer_of(folder, busybox):
                 if not os.path.islink(full):
                     archive.add(full, os.path.relpath(full, folder), recursive=False, filter=normal)
         if busybox:
-            add_busybox(archive, busybox)
+            add_busybox(archive, busybox, emulator)
     return buffer.getvalue()
 
 
@@ -121,6 +121,8 @@ def main():
     parser.add_argument("--stop-signal")
     parser.add_argument("--busybox", action="store_true", help="add a static busybox and its applets to /bin")
     parser.add_argument("--busybox-program", help=argparse.SUPPRESS)
+    parser.add_argument("--architecture", help=argparse.SUPPRESS)
+    parser.add_argument("--emulator", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not re.fullmatch(r"[a-z0-9]+([._/-][a-z0-9]+)*:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", options.image):
         parser.error("expected NAME:TAG, found: " + options.image)
@@ -130,8 +132,7 @@ def main():
         parser.error("--env takes NAME=VALUE")
     repository, tag = options.image.rsplit(":", 1)
 
-    layer = layer_of(options.folder, options.busybox_program if options.busybox else None)
-    machine = platform.machine()
+    layer = layer_of(options.folder, options.busybox_program if options.busybox else None, options.emulator)
     settings = {
         "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"] + options.env,
         "Entrypoint": options.entrypoint,
@@ -141,7 +142,7 @@ def main():
         "StopSignal": options.stop_signal,
     }
     config = {
-        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
+        "architecture": options.architecture,
         "os": "linux",
         "config": {key: value for key, value in settings.items() if value is not None},
         "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},

@@ -3,6 +3,7 @@
 
 ROOT_VERSION=1
 ROOT_SUITE=${KAT_LAB_SUITE:-trixie}
+EMULATION=()
 ROOT_PACKAGES=(
     systemd systemd-sysv systemd-resolved libnss-resolve libpam-systemd libnss-systemd udev dbus dbus-user-session
     podman crun passt uidmap passwd catatonit fuse-overlayfs
@@ -14,7 +15,7 @@ ROOT_PACKAGES=(
 root_packages() {
     {
         printf '%s\n' "${ROOT_PACKAGES[@]}"
-        ! lab_is_vm || printf '%s\n' "${VM_PACKAGES[@]}"
+        ! lab_is_vm || vm_packages
         # shellcheck disable=SC2086 # names by blanks
         printf '%s\n' ${KAT_LAB_PACKAGES:-}
     } | sort -u | sed '/^$/d'
@@ -22,7 +23,7 @@ root_packages() {
 
 root_path() {
     local key
-    key=$({ echo "$ROOT_VERSION $ROOT_SUITE"; root_packages; cat "$LAB_LIB/customize-root"; } | sha256sum)
+    key=$({ echo "$ROOT_VERSION $ROOT_SUITE$(! lab_is_foreign || echo " $LAB_ARCH")"; root_packages; cat "$LAB_LIB/customize-root"; } | sha256sum)
     printf '%s/root-%s\n' "$LAB_CACHE" "${key:0:12}"
 }
 
@@ -64,6 +65,7 @@ build() {
 }
 
 # debootstrap LOG PACKAGES FOLDER [OPTION...]: makes a file system of Debian with these packages, separated by commas.
+# EMULATION, if set, is a command that runs mmdebstrap where programs of another architecture run.
 debootstrap() {
     local log=$1 packages=$2 folder=$3 mirror option options=()
     shift 3
@@ -74,7 +76,7 @@ debootstrap() {
     done < <(apt_options)
     # Without the descriptors of locks and callers: mmdebstrap tells sh the number of one of its own, and dash takes no
     # number of two digits.
-    if ! with_retries "$log" "$folder" mmdebstrap --mode=root --variant=minbase --format=directory \
+    if ! with_retries "$log" "$folder" "${EMULATION[@]}" mmdebstrap --mode=root --variant=minbase --format=directory \
         --aptopt='APT::Install-Recommends "false"' "${options[@]}" --include="$packages" "$@" \
         "$ROOT_SUITE" "$folder" "$mirror" 7<&- 8>&- 9>&-; then
         tail -n 30 "$log" >&2
@@ -85,8 +87,12 @@ debootstrap() {
 ensure_root() { build "$(root_path)" build_root; }
 
 build_root() {
-    say "building the root file system of the machines (Debian $ROOT_SUITE, about half a minute)"
-    debootstrap "$LAB_CACHE/root.log" "$(root_packages | paste -sd,)" "$1" --customize-hook="$LAB_LIB/customize-root"
+    local EMULATION=() options=() duration="about half a minute"
+    if lab_is_foreign; then
+        EMULATION=("$LAB_LIB/with-emulation" "$LAB_ARCH") options=(--architectures="$LAB_ARCH") duration="$LAB_ARCH, some minutes"
+    fi
+    say "building the root file system of the machines (Debian $ROOT_SUITE, $duration)"
+    debootstrap "$LAB_CACHE/root.log" "$(root_packages | paste -sd,)" "$1" "${options[@]}" --customize-hook="$LAB_LIB/customize-root"
     say "built the root file system ($(du -sh "$1" | cut -f1))"
 }
 

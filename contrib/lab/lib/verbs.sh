@@ -27,6 +27,7 @@ verb_tree() {
 verb_root() {
     (($# == 0)) || usage_error "root takes no arguments"
     install_dependencies
+    find_architecture
     ensure_root
     root_path
 }
@@ -44,12 +45,15 @@ verb_up() {
     done
     [[ $count =~ ^[1-9][0-9]?$ && $count -le $LAB_MAX_NODES ]] ||
         usage_error "--nodes takes a number from 1 to $LAB_MAX_NODES"
+    [[ $vm || ${KAT_LAB_ARCH:-$(dpkg --print-architecture)} == "$(dpkg --print-architecture)" ]] ||
+        usage_error "KAT_LAB_ARCH of another processor is for virtual machines: use --vm"
     [[ $bare ]] || deb=$(find_deb "$deb")
     need_room_for_machines "$count"
     install_dependencies
     [[ ! ${KAT_LAB_STATE_SIZE:-} ]] || need_commands mke2fs:e2fsprogs
     lock_lab
     choose_machine_kind "$vm"
+    find_architecture
     [[ ! $vm ]] || install_vm_dependencies
     ensure_root
     ensure_registry_program
@@ -73,20 +77,26 @@ verb_up() {
 choose_machine_kind() {
     if [[ -e $LAB_STATE/root ]]; then
         [[ ! $1 ]] || lab_is_vm || die "$LAB_NAME is up without --vm: run 'kat-lab down' first, or set KAT_LAB_NAME"
+        find_architecture
+        [[ ${KAT_LAB_ARCH:-$LAB_ARCH} == "$LAB_ARCH" ]] ||
+            die "the machines of $LAB_NAME are $LAB_ARCH, not $KAT_LAB_ARCH: run 'kat-lab down' first, or set KAT_LAB_NAME"
         return 0
     fi
     mkdir -p "$LAB_STATE"
-    if [[ $1 ]]; then : >"$LAB_STATE/vm"; fi
+    if [[ $1 ]]; then echo "${KAT_LAB_ARCH:-$(dpkg --print-architecture)}" >"$LAB_STATE/vm"; fi
 }
 
-# find_deb FILE: prints FILE, or the newest package that was built in this checkout.
+# find_deb FILE: prints FILE, or the newest package that was built in this checkout for the machines' architecture.
 find_deb() {
-    local deb=$1 checkout
+    local deb=$1 checkout folder
     checkout=$(cd "$LAB_LIB/../../.." && pwd)
+    folder=${CARGO_TARGET_DIR:-$checkout/target}
+    # contrib/package --arch puts it there.
+    [[ ${KAT_LAB_ARCH:-$(dpkg --print-architecture)} == "$(dpkg --print-architecture)" ]] || folder+=/cross/$KAT_LAB_ARCH
     if [[ ! $deb ]]; then
-        deb=$(find "${CARGO_TARGET_DIR:-$checkout/target}" -maxdepth 3 -name 'kat*.deb' -printf '%T@ %p\n' 2>/dev/null |
+        deb=$(find "$folder" -maxdepth 3 -name 'kat*.deb' -printf '%T@ %p\n' 2>/dev/null |
             sort -rn | sed -n '1s/^[^ ]* //p')
-        [[ $deb ]] || die "no package was found in ${CARGO_TARGET_DIR:-$checkout/target}: build one, name one with --deb, or use --bare"
+        [[ $deb ]] || die "no package was found in $folder: build one, name one with --deb, or use --bare"
     fi
     [[ -f $deb ]] || die "no such package: $deb"
     printf '%s\n' "$deb"
@@ -204,9 +214,12 @@ verb_copy() {
 
 verb_image() {
     (($# >= 2)) || usage_error "image NAME:TAG DIR [--entrypoint JSON] [--cmd JSON] [--user UID] [--env K=V]..."
+    local emulator=()
     require_lab
+    find_architecture
+    ! lab_is_foreign || emulator=(--emulator "$(user_emulator)")
     in_lab /usr/bin/python3 "$LAB_LIB/image.py" "$LAB_GATEWAY:5000" "$@" \
-        --busybox-program "$(<"$LAB_STATE/root")/usr/bin/busybox"
+        --busybox-program "$(<"$LAB_STATE/root")/usr/bin/busybox" --architecture "$LAB_ARCH" "${emulator[@]}"
 }
 
 verb_kill() {

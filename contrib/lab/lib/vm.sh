@@ -2,14 +2,38 @@
 # Virtual machines: the same root file system with Debian's cloud kernel, run by QEMU. kat-lab uses
 # ssh to run commands in them. All machines of a lab are of one kind.
 
-# shellcheck disable=SC2034 # root.sh adds them
-VM_PACKAGES=(linux-image-cloud-amd64 openssh-server)
 VM_MEMORY=1536
 
 lab_is_vm() { [[ -e $LAB_STATE/vm ]]; }
 
+# find_architecture: sets LAB_ARCH to Debian's name of the machines' architecture, and HOST_ARCH to that of this host.
+LAB_ARCH='' HOST_ARCH=''
+find_architecture() {
+    HOST_ARCH=$(dpkg --print-architecture)
+    LAB_ARCH=$HOST_ARCH
+    [[ ! -s $LAB_STATE/vm ]] || LAB_ARCH=$(<"$LAB_STATE/vm")
+}
+lab_is_foreign() { [[ $LAB_ARCH != "$HOST_ARCH" ]]; }
+
+vm_packages() { printf '%s\n' "linux-image-cloud-$LAB_ARCH" openssh-server; }
+
 install_vm_dependencies() {
-    need_commands qemu-system-x86_64:qemu-system-x86 mke2fs:e2fsprogs ssh:openssh-client ssh-keygen:openssh-client
+    need_commands mke2fs:e2fsprogs ssh:openssh-client ssh-keygen:openssh-client
+    case $LAB_ARCH in
+    amd64) need_commands qemu-system-x86_64:qemu-system-x86 ;;
+    arm64) need_commands qemu-system-aarch64:qemu-system-arm ;;
+    *) die "kat-lab has no virtual machines of the architecture $LAB_ARCH" ;;
+    esac
+    # mmdebstrap asks arch-test whether the programs of its root run.
+    ! lab_is_foreign || need_commands arch-test:arch-test "$(user_emulator):qemu-user-static"
+}
+
+# The program that runs a program of the machines' architecture on this host.
+user_emulator() {
+    case $LAB_ARCH in
+    amd64) echo qemu-x86_64-static ;;
+    arm64) echo qemu-aarch64-static ;;
+    esac
 }
 
 # prepare_vm NODE: adds what only virtual machines need: an ssh key, the name of the network card,
@@ -40,13 +64,22 @@ vm_clock() {
 }
 
 boot_vm() {
-    local node=$1 dir root kernel speed=(-accel 'tcg,thread=multi' -cpu 'max,-cx16') clock=()
+    local node=$1 dir root kernel machine speed console clock=()
     dir=$(node_dir "$node")
     root=$(<"$dir/created")
+    find_architecture
     vm_pid "$node" >/dev/null && return
-    # Debian's kernel panics with cx16 under emulation. KVM is used only on request: in a virtual
-    # machine it may exist and not work.
-    [[ ! ${KAT_LAB_KVM:-} ]] || speed=(-accel kvm -cpu host)
+    # Debian's kernel panics with cx16 under emulation. The Cortex-A72 lacks pointer authentication, which is slow to emulate.
+    case $LAB_ARCH in
+    amd64) machine=(qemu-system-x86_64) speed=(-accel 'tcg,thread=multi' -cpu 'max,-cx16') console=ttyS0 ;;
+    arm64) machine=(qemu-system-aarch64 -M virt) speed=(-accel 'tcg,thread=multi' -cpu cortex-a72) console=ttyAMA0 ;;
+    *) die "kat-lab has no virtual machines of the architecture $LAB_ARCH" ;;
+    esac
+    # KVM is used only on request: in a virtual machine it may exist and not work.
+    if [[ ${KAT_LAB_KVM:-} ]]; then
+        ! lab_is_foreign || die "KAT_LAB_KVM is for machines of the host's architecture, $HOST_ARCH; these are $LAB_ARCH"
+        speed=(-accel kvm -cpu host)
+    fi
     [[ ! ${2:-} ]] || clock=(-rtc "base=$(vm_clock "$2")")
     kernel=$(find "$root/boot" -name 'vmlinuz-*' | sort -V | tail -n 1)
     link_exists "$node" || in_lab ip tuntap add dev "$(link_of "$node")" mode tap
@@ -54,12 +87,12 @@ boot_vm() {
     [[ -e $dir/cut ]] || heal_link "$node"
     printf -- '---- boots ----\n' >>"$dir/console.log"
     start_process "$node" "$dir/console.log" "$dir/supervisor.pid" -- \
-        qemu-system-x86_64 "${speed[@]}" "${clock[@]}" -smp 2 -m "$VM_MEMORY" -nodefaults -no-user-config -display none -serial stdio \
+        "${machine[@]}" "${speed[@]}" "${clock[@]}" -smp 2 -m "$VM_MEMORY" -nodefaults -no-user-config -display none -serial stdio \
         -kernel "$kernel" -initrd "${kernel/vmlinuz-/initrd.img-}" \
-        -append "root=/dev/vda rw console=ttyS0 panic=5 systemd.show_status=yes ${KAT_LAB_KERNEL_ARGUMENTS:-}" \
+        -append "root=/dev/vda rw console=$console panic=5 systemd.show_status=yes ${KAT_LAB_KERNEL_ARGUMENTS:-}" \
         -drive "file=$dir/disk,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci \
         -netdev "tap,id=cable,ifname=$(link_of "$node"),script=no,downscript=no" \
-        -device "virtio-net-pci,netdev=cable,mac=$(vm_mac "$node")"
+        -device "virtio-net-pci,netdev=cable,mac=$(vm_mac "$node"),romfile="
 }
 
 # The kernel's boot id, which changes with each boot.

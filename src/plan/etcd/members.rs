@@ -265,7 +265,8 @@ pub fn lost_members(snapshot: &Snapshot, seen: &[SeenMember]) -> BTreeSet<u64> {
 /// Ready machines, first those that ask for it, then those not behind NAT, which all others reach
 /// without a relay, then the oldest; then machines whose member is lost or was `given_up` lately;
 /// last a member whose machine has been away for long, so that it is replaced as soon as there is
-/// another machine and not before.
+/// another machine and not before. Two voting members stay two while the machines that would make them
+/// three are away for a short time.
 ///
 /// A machine with the label [`ETCD_LABEL`] becomes no member. Nor does one that has not reported since
 /// the store was begun anew.
@@ -286,6 +287,8 @@ pub fn wanted_members(
     let api_named = cluster_endpoints(snapshot).is_api_named();
     let needed = highest_needed_reader(snapshot);
     let mut ranked = Vec::new();
+    // Machines that are away only for now, and would be members otherwise.
+    let mut expected = 0;
     for (name, node) in &snapshot.nodes {
         let registration = &node.registration.value;
         if registration.deleting || registration.no_etcd {
@@ -305,7 +308,11 @@ pub fn wanted_members(
             None if api_named && registration.member_keys.api.is_empty() => continue,
             None if is_ready(node) && !registration.draining => OTHER + u8::from(failed),
             // A member without a vote whose machine is away only blocks others.
-            _ => continue,
+            _ => {
+                let is_back_soon = !is_away(node, true, timeout, now);
+                expected += usize::from(is_back_soon && !registration.draining);
+                continue;
+            }
         };
         let asks = rank == OTHER && registration.etcd_peer;
         // Only for machines that could become members: members stay members.
@@ -317,6 +324,9 @@ pub fn wanted_members(
     let is_member = |rank: u8| rank < OTHER || rank == AWAY;
     let members = ranked.iter().filter(|(rank, ..)| is_member(*rank)).count();
     let size = size_for(there).max(size_for(members));
+    // Voting members stay while the other machines are away only for now: one alone would have the only copy.
+    let voting = seen.iter().filter(|one| one.voting).count();
+    let size = size.max(voting.min(size_for(there + expected)));
     let chosen = ranked.into_iter().take(size);
     chosen.map(|(.., name)| name.clone()).collect()
 }

@@ -511,6 +511,70 @@ fn contexts_fit_too() {
     }
 }
 
+/// What is to be done is a command to copy, which stays whole where the terminal is narrower.
+#[test]
+fn commands_of_exposed_values_stay_whole() {
+    let value = |kind: &str, namespace: &str, name: &str| json!({"kind": kind, "namespace": namespace, "name": name, "updated": ago(7300)});
+    let found = json!({"sealedSince": ago(3700), "unread": 1,
+        "items": [value("Secret", "shop", "db"),
+            value("RegistryLogin", "shop", "example.com"),
+            value("Authority", "", "ingress-ca"),
+            value("Token", "", "abcdefghijkl")]});
+    for columns in [80, 120] {
+        let fake = Fake::start();
+        fake.reply("GET /v1alpha1/authorities/exposed", 200, found.clone());
+        let program = Program::of(&fake).variable("COLUMNS", &columns.to_string());
+        let text = program.run(&["ca", "exposed"]);
+        for command in [
+            "katcall secret set db -n shop\n",
+            "katcall registry login example.com -n shop\n",
+            "katcall ca rotate ingress-ca\n",
+            "katcall token revoke abcdefghijkl\n",
+        ] {
+            assert!(text.contains(command), "{command} in {text}");
+        }
+        let mut wide = too_wide(&text, columns);
+        wide.retain(|line| columns == 120 || !line.contains(": katcall "));
+        assert!(wide.is_empty(), "{columns} columns: {wide:#?}");
+        assert_snapshot!(format!("ca-exposed at {columns} columns"), text);
+    }
+}
+
+#[test]
+fn settings_and_versions_fit_too() {
+    for columns in [80, 120] {
+        let fake = cluster();
+        let program = Program::of(&fake).variable("COLUMNS", &columns.to_string());
+        for line in ["config get", "config get mtu", "version"] {
+            check_screen(&program, line, columns);
+        }
+    }
+}
+
+#[test]
+fn lines_of_a_watch_fit_too() {
+    for columns in [80, 120] {
+        let fake = cluster();
+        let program = Program::of(&fake).variable("COLUMNS", &columns.to_string());
+        let mut running = program.spawn(&["get", "workloads", "-w"]);
+        running.stdout_says("Degraded");
+        let waits = because(
+            workload("web-frontend", "Pending", [2, 0, 0]),
+            "ImagePullFailed",
+            &format!("{LONG}: {}", "the registry did not answer; ".repeat(5)),
+        );
+        fake.change(WORKLOADS, "MODIFIED", &waits);
+        running.stdout_says("Pending");
+        running.interrupt();
+        let text = running.end();
+        let rows = text.lines().filter(|line| line.contains("web-frontend "));
+        assert_eq!(rows.count(), 2, "{text}");
+        let wide = too_wide(&text, columns);
+        assert!(wide.is_empty(), "{columns} columns: {wide:#?}");
+        assert_snapshot!(format!("get-workloads-w at {columns} columns"), text);
+    }
+}
+
 /// `-o wide` has whole texts: no terminal is wide enough for all of them.
 #[test]
 fn wide_lists_are_the_same_at_each_width() {

@@ -13,7 +13,9 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
-    checks::monitor::Monitor, load::secrets::private_key, machines::agent_process::Process,
+    checks::monitor::Monitor,
+    load::secrets::private_key,
+    machines::{acme_servers::record_name, agent_process::Process},
     world::World,
 };
 use kat_agent::{IngressContent, ingress_content, needs_new_files};
@@ -146,6 +148,8 @@ impl OrderHistory {
 #[derive(Default)]
 pub(crate) struct OrderChecks {
     machines: BTreeMap<String, ServedCertificates>,
+    /// The texts of records of DNS that were there while an order needed them.
+    records: BTreeSet<String>,
 }
 
 /// The files of `kat-ingress` on a machine.
@@ -245,6 +249,30 @@ impl World {
             let answers = served.content.challenges.tokens.clone();
             servers.serve(name, Some(answers));
         }
+        self.check_records();
+    }
+
+    /// A record of DNS stays for as long as its order needs it, whatever becomes of others of its name.
+    fn check_records(&mut self) {
+        let Some(servers) = &self.acme else {
+            return;
+        };
+        for item in self.store.peek(keys::ACME_ORDERS).items {
+            let order: AcmeOrderRecord = serde_json::from_slice(&item.value).unwrap();
+            let host = item.key.strip_prefix(keys::ACME_ORDERS).unwrap_or_default();
+            let Some(text) = order.state.record_value() else {
+                continue;
+            };
+            if servers.with_zones(|zones| zones.has(&record_name(host), text)) {
+                self.order_checks.records.insert(text.to_owned());
+                continue;
+            }
+            let was_added = self.order_checks.records.contains(text);
+            if was_added || !matches!(order.state, AcmeOrderState::Recording { .. }) {
+                let why = format!("the record of {host} is gone, which its order needs");
+                self.monitor.violated(why);
+            }
+        }
     }
 
     /// What of the certificates of these hosts is not as promised once all is healed.
@@ -293,9 +321,13 @@ impl World {
         has_it && is_ready
     }
 
-    /// An order or an answer to a challenge that is stored.
+    /// An order or an answer to a challenge that is stored, or a record of DNS.
     pub(crate) fn orders_left(&self) -> Option<String> {
-        let prefixes = [keys::ACME_ORDERS, keys::ACME_CHALLENGES];
+        let servers = self.acme.as_ref();
+        if let Some(left) = servers.and_then(|servers| servers.with_zones(|zones| zones.left())) {
+            return Some(left);
+        }
+        let prefixes = [keys::ACME_ORDERS, keys::ACME_CHALLENGES, keys::ACME_DNS];
         let mut left = prefixes
             .into_iter()
             .flat_map(|prefix| self.store.peek(prefix).items);

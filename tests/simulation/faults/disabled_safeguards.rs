@@ -1,10 +1,13 @@
 //! Safeguards that a run can disable, to verify that the checks find their absence.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
-use crate::load::{routes::CERTIFICATE, user::NAMESPACE};
+use crate::{
+    load::{routes::CERTIFICATE, user::NAMESPACE},
+    machines::agent_process::OrderRules,
+};
 use kat_leader::LeaderHandle;
 use kat_plan::{ClusterPlan, Snapshot};
 use kat_types::{
@@ -81,6 +84,10 @@ pub(crate) enum Without {
     OrderCompare,
     /// As [`Self::OrderCompare`], and the leader does not see the certificates when it orders others.
     LaterCertificate,
+    /// The leader does not see records of DNS that no order needs any more.
+    RecordRemoval,
+    /// The removal of a record of DNS takes all records of the name.
+    OwnRecord,
     /// The gate of a schedule that a machine keeps looks at nothing that is written of earlier runs.
     RunGate,
     /// A leader takes such a schedule back without the machine's last report.
@@ -178,11 +185,11 @@ impl EarlierCertificate {
 }
 
 /// A leader's handle whose snapshots have no accounts by ACME while these are hidden, and the certificates for
-/// ingress only if the leader sees them.
+/// ingress and the records of no order only if the leader sees them.
 pub(crate) fn seen_by_orders(
     handle: &LeaderHandle,
     mut hides_accounts: watch::Receiver<bool>,
-    sees_certificates: bool,
+    rules: OrderRules,
 ) -> LeaderHandle {
     let (shown, snapshot) = watch::channel(None);
     let mut newest = handle.snapshot.clone();
@@ -195,8 +202,11 @@ pub(crate) fn seen_by_orders(
                 if hides {
                     seen.acme_accounts.clear();
                 }
-                if !sees_certificates {
+                if !rules.sees_certificates {
                     seen.ingress_certificates.clear();
+                }
+                if !rules.sees_old_records {
+                    hide_old_records(&mut seen);
                 }
                 Arc::new(seen)
             });
@@ -214,6 +224,14 @@ pub(crate) fn seen_by_orders(
         snapshot,
         ..handle.clone()
     }
+}
+
+/// The snapshot has the records of DNS that orders need, and no others.
+fn hide_old_records(snapshot: &mut Snapshot) {
+    let orders = snapshot.acme_orders.values();
+    let needed = orders.filter_map(|order| order.value.state.record_value().map(str::to_owned));
+    let needed: BTreeSet<String> = needed.collect();
+    snapshot.acme_dns.retain(|text, _| needed.contains(text));
 }
 
 /// The transactions of a plan compare nothing of Jobs.

@@ -1,4 +1,5 @@
 //! Users whose routes want certificates by ACME: two workloads with three hosts, and the settings `acme`.
+//! The hosts are proved by HTTP or by DNS.
 
 use std::sync::Arc;
 
@@ -15,23 +16,64 @@ use crate::{
         routes::{INSTANCES, PORT},
         user::NAMESPACE,
     },
-    machines::acme_servers::AcmeServers,
+    machines::{acme_servers::AcmeServers, dns_zones::ZoneFault},
     random::Random,
 };
 use kat_bundle::SourceFile;
 use kat_testing::MemoryStore;
 use kat_types::{
-    resource::AcmeSettings,
+    resource::{AcmeSettings, AcmeZone},
     store::{keys, transaction::WriteOperation},
 };
 
-/// The workloads, and the hosts of each.
-pub(crate) const ORDERED: [(&str, &[&str]); 2] = [
-    ("shop", &["shop.example.org", "www.example.org"]),
-    ("blog", &["blog.example.org"]),
-];
-/// All hosts.
-pub(crate) const HOSTS: [&str; 3] = ["shop.example.org", "www.example.org", "blog.example.org"];
+/// A workload, and its hosts.
+pub(crate) type OrderedWorkload = (&'static str, &'static [&'static str]);
+
+/// How the hosts are proved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Proofs {
+    Http,
+    /// By a hook. Two hosts have their records at one name.
+    Dns,
+}
+
+impl Proofs {
+    /// The workloads, and the hosts of each.
+    pub(crate) fn workloads(self) -> [OrderedWorkload; 2] {
+        match self {
+            Self::Http => [
+                ("shop", &["shop.example.org", "www.example.org"]),
+                ("blog", &["blog.example.org"]),
+            ],
+            Self::Dns => [
+                ("shop", &[DOMAIN, "*.example.org"]),
+                ("blog", &["blog.example.net"]),
+            ],
+        }
+    }
+
+    /// All hosts.
+    pub(crate) fn hosts(self) -> Vec<&'static str> {
+        let workloads = self.workloads().into_iter();
+        workloads.flat_map(|(_, hosts)| hosts).copied().collect()
+    }
+
+    fn zones(self) -> Vec<AcmeZone> {
+        let zones: &[&str] = match self {
+            Self::Http => &[],
+            Self::Dns => &[DOMAIN, "example.net"],
+        };
+        let zones = zones.iter().map(|zone| AcmeZone {
+            zone: (*zone).to_owned(),
+            rfc2136: None,
+            hook: Some("zones".to_owned()),
+        });
+        zones.collect()
+    }
+}
+
+/// The host that has a wildcard beside it, and its zone.
+pub(crate) const DOMAIN: &str = "example.org";
 const DIRECTORIES: [&str; 2] = [
     "https://acme.example/directory",
     "https://other.example/directory",
@@ -40,6 +82,7 @@ const DIRECTORIES: [&str; 2] = [
 /// The users, and the servers that they use.
 pub(crate) struct OrderLoad {
     pub random: Random,
+    pub proofs: Proofs,
     pub servers: Arc<AcmeServers>,
     pub settings: AcmeSettings,
     requests: Requests,
@@ -50,16 +93,19 @@ impl OrderLoad {
     /// Users who have not agreed to the servers' terms yet.
     pub(crate) fn new(
         seed: u64,
+        proofs: Proofs,
         servers: Arc<AcmeServers>,
         net: &Arc<Net>,
         monitor: &Arc<Monitor>,
     ) -> Self {
         Self {
             random: Random::new(seed ^ 0x006f_7264_6572),
+            proofs,
             servers,
             settings: AcmeSettings {
                 directory: Some(DIRECTORIES[0].to_owned()),
                 email: Some("first@example.org".to_owned()),
+                dns: proofs.zones(),
                 ..AcmeSettings::default()
             },
             requests: Requests::new(net, monitor),
@@ -101,8 +147,25 @@ impl OrderLoad {
         self.write_settings(store);
     }
 
+    /// From now on this is wrong with the zones.
+    pub(crate) fn set_zone_fault(&self, fault: ZoneFault) {
+        self.servers.with_zones(|zones| zones.set_fault(fault));
+    }
+
+    /// Something is wrong with the zones.
+    pub(crate) fn break_zones(&mut self) {
+        let fault = match self.random.below(5) {
+            0 => ZoneFault::Late(self.random.milliseconds(1_000, 30_000)),
+            1 => ZoneFault::Unseen,
+            2 => ZoneFault::Fails,
+            3 => ZoneFault::Hangs,
+            _ => ZoneFault::Keeps,
+        };
+        self.set_zone_fault(fault);
+    }
+
     pub(crate) fn apply(&self, to: &str, workload: &str) {
-        let files = files(workload, self.version);
+        let files = files(self.proofs, workload, self.version);
         self.requests.apply(to, workload, &files);
     }
 
@@ -119,8 +182,9 @@ impl OrderLoad {
     }
 }
 
-fn files(workload: &str, version: u64) -> Vec<SourceFile> {
-    let mut hosts = ORDERED.into_iter().filter(|(name, _)| *name == workload);
+fn files(proofs: Proofs, workload: &str, version: u64) -> Vec<SourceFile> {
+    let workloads = proofs.workloads().into_iter();
+    let mut hosts = workloads.filter(|(name, _)| *name == workload);
     let (_, hosts) = hosts.next().unwrap();
     let routes = hosts.iter().map(|host| {
         json!({

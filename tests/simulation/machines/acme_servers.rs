@@ -2,6 +2,8 @@
 //! answers to challenges from what machines serve, and fail as servers do: a nonce that is refused, a rate
 //! limit, an order that is invalid or forgotten, an answer that is lost or never comes, a check that takes
 //! long, and a certificate that begins before the one that it replaces.
+//!
+//! Proofs by DNS are looked for in [`DnsZones`], which a leader changes by a hook.
 
 use std::{
     collections::BTreeMap,
@@ -23,11 +25,18 @@ use tokio::{
 };
 use x509_parser::time::ASN1Time;
 
-use crate::{checks::monitor::Monitor, faults::network_faults::Way, random::Random};
+use crate::{
+    checks::monitor::Monitor,
+    faults::network_faults::Way,
+    machines::dns_zones::{DnsZones, ZoneFault},
+    random::Random,
+};
 use kat_leader::AcmeServer;
 use kat_plan::{
     AcmeAccount, AcmeFailure, AcmeFailureKind, AcmeQuestion, AcmeReply, AcmeRequest, CheckedName,
+    ProofKind, RecordCheck,
 };
+use kat_types::store::acme::{CHALLENGE_LABEL, DnsPlace};
 
 /// One way to a server, besides the latency of the machine that asks.
 const LATENCY: Duration = Duration::from_millis(40);
@@ -40,6 +49,8 @@ const BACKDATED: SignedDuration = SignedDuration::from_hours(2);
 const RENEWAL: SignedDuration = SignedDuration::from_secs(30);
 /// Machines that a server asks for an answer to its challenge.
 const ASKED: usize = 2;
+/// Until name servers have a record at most, while servers and hooks are faulty.
+const SEEN_WITHIN: u64 = 20_000;
 
 /// What the servers do.
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,6 +81,7 @@ struct ServerState {
     orders: Vec<Order>,
     /// The answers to challenges that each machine serves; `None` for one that is off.
     served: BTreeMap<String, Option<BTreeMap<String, String>>>,
+    zones: DnsZones,
 }
 
 struct Account {
@@ -82,6 +94,7 @@ struct Account {
 struct Order {
     host: String,
     account: usize,
+    proof: ProofKind,
     state: OrderState,
 }
 
@@ -127,6 +140,17 @@ fn proof(number: usize) -> String {
     format!("token-{number}.thumb")
 }
 
+/// The text of the record that proves the host of an order.
+fn record_text(number: usize) -> String {
+    format!("record-{number}")
+}
+
+/// The name of the record that proves a host.
+pub(crate) fn record_name(host: &str) -> String {
+    let host = host.strip_prefix("*.").unwrap_or(host);
+    format!("{CHALLENGE_LABEL}.{host}")
+}
+
 /// The number at the end of a URL.
 fn number_of(url: &str) -> Option<usize> {
     url.rsplit('/').next()?.parse().ok()
@@ -144,6 +168,7 @@ impl AcmeServers {
             accounts: Vec::new(),
             orders: Vec::new(),
             served: BTreeMap::new(),
+            zones: DnsZones::default(),
         };
         Self {
             monitor: Arc::clone(monitor),
@@ -196,6 +221,20 @@ impl AcmeServers {
     /// Number of orders that were ever made.
     pub(crate) fn orders(&self) -> usize {
         self.state.lock().orders.len()
+    }
+
+    /// Looks at the zones, or changes them.
+    pub(crate) fn with_zones<T>(&self, look: impl FnOnce(&mut DnsZones) -> T) -> T {
+        look(&mut self.state.lock().zones)
+    }
+
+    /// Whether the order with this record has its certificate.
+    pub(crate) fn has_issued(&self, text: &str) -> bool {
+        let state = self.state.lock();
+        let mut orders = state.orders.iter().enumerate();
+        orders.any(|(number, order)| {
+            record_text(number) == text && matches!(order.state, OrderState::Issued(_))
+        })
     }
 
     /// The way of a process to the servers.
@@ -273,12 +312,12 @@ impl ServerState {
                     AcmeReply::ContactChanged
                 })
             }
-            AcmeRequest::Order { account, .. } => self
+            AcmeRequest::Order { account, proof, .. } => self
                 .account(directory, account)
-                .map(|number| self.order(host, number)),
+                .map(|number| self.order(host, number, *proof)),
             AcmeRequest::Answer { account, url, .. } => self
                 .own_order(directory, account, url)
-                .map(|number| self.challenge_is_ready(number)),
+                .map(|number| self.challenge_is_ready(number, monitor)),
             AcmeRequest::Continue {
                 account,
                 url,
@@ -360,7 +399,7 @@ impl ServerState {
         known.ok_or(AcmeFailureKind::Gone)
     }
 
-    fn order(&mut self, host: &str, account: usize) -> AcmeReply {
+    fn order(&mut self, host: &str, account: usize, kind: ProofKind) -> AcmeReply {
         let number = self.orders.len();
         let mut earlier = self.orders.iter();
         let was_proved = earlier.any(|one| {
@@ -370,20 +409,32 @@ impl ServerState {
         self.orders.push(Order {
             host: host.to_owned(),
             account,
+            proof: kind,
             state: if needs_no_proof {
                 OrderState::Ready
             } else {
                 OrderState::Pending
             },
         });
+        let answer = match kind {
+            ProofKind::Http => proof(number),
+            ProofKind::Dns => record_text(number),
+        };
         AcmeReply::Ordered {
             url: format!("https://acme.example/order/{number}"),
-            challenge: (!needs_no_proof).then(|| (token(number), proof(number))),
+            challenge: (!needs_no_proof).then(|| (token(number), answer)),
         }
     }
 
-    fn challenge_is_ready(&mut self, number: usize) -> AcmeReply {
+    fn challenge_is_ready(&mut self, number: usize, monitor: &Monitor) -> AcmeReply {
         if matches!(self.orders[number].state, OrderState::Pending) {
+            let order = &self.orders[number];
+            if order.proof == ProofKind::Dns && !self.sees_record(number) {
+                let host = &order.host;
+                monitor.violated(format!(
+                    "the server is told to look for the record of {host}, which name servers do not have"
+                ));
+            }
             let looks = self.random.below(4);
             self.orders[number].state = OrderState::Checked(looks);
         }
@@ -399,7 +450,11 @@ impl ServerState {
         match (self.orders[number].state.clone(), request) {
             (OrderState::Pending, _) => AcmeReply::Pending { after: None },
             (OrderState::Checked(0), _) => {
-                let is_right = self.fetches(number) && !(faulty && self.random.chance(3));
+                let is_proved = match self.orders[number].proof {
+                    ProofKind::Http => self.fetches(number),
+                    ProofKind::Dns => self.sees_record(number),
+                };
+                let is_right = is_proved && !(faulty && self.random.chance(3));
                 self.orders[number].state = if is_right {
                     OrderState::Ready
                 } else {
@@ -425,6 +480,44 @@ impl ServerState {
             }
             (OrderState::Issued(chain), _) => AcmeReply::Certificate(chain),
         }
+    }
+
+    /// Whether name servers answer with the record of an order.
+    fn sees_record(&self, number: usize) -> bool {
+        let name = record_name(&self.orders[number].host);
+        self.zones.is_seen(&name, &record_text(number))
+    }
+
+    /// Adds a record by the hook, and asks the name servers for it.
+    fn add_record(&mut self, place: &DnsPlace, text: &str) -> RecordCheck {
+        let (faulty, mut delay) = (self.behaviour.faulty, Duration::ZERO);
+        let fails = self.zones.fault() == ZoneFault::Fails || (faulty && self.random.chance(5));
+        if fails {
+            return RecordCheck {
+                failed: Some("the hook ended with status 1".to_owned()),
+                ..RecordCheck::default()
+            };
+        }
+        if faulty {
+            delay = self.random.milliseconds(0, SEEN_WITHIN);
+        }
+        self.zones.add(&place.name, text, delay);
+        let is_seen = self.zones.is_seen(&place.name, text);
+        let missing = (!is_seen).then(|| "the zone's name server".to_owned());
+        RecordCheck {
+            missing: missing.into_iter().collect(),
+            ..RecordCheck::default()
+        }
+    }
+
+    /// Removes a record by the hook; returns false if the hook fails.
+    fn remove_record(&mut self, place: &DnsPlace, text: &str) -> bool {
+        let is_broken = matches!(self.zones.fault(), ZoneFault::Fails | ZoneFault::Keeps);
+        if is_broken || (self.behaviour.faulty && self.random.chance(5)) {
+            return false;
+        }
+        self.zones.remove(&place.name, text);
+        true
     }
 
     /// Whether some machine that the server asks gives the answer to the challenge.
@@ -498,6 +591,9 @@ impl Connection {
             sleep(self.way.now().latency).await;
             return AcmeReply::Checked(self.servers.checked(token, answer));
         }
+        if let Some(reply) = self.reply_of_hook(&question.request).await {
+            return reply;
+        }
         let lost = || failed(AcmeFailureKind::Unreachable, "the connection was reset");
         if !self.carry().await {
             return lost();
@@ -519,6 +615,62 @@ impl Connection {
         } else {
             lost()
         }
+    }
+
+    /// What the hook of the process' machine does; `None` for questions to servers.
+    async fn reply_of_hook(&self, request: &AcmeRequest) -> Option<AcmeReply> {
+        if !matches!(
+            request,
+            AcmeRequest::LocateForHook { .. }
+                | AcmeRequest::Record { .. }
+                | AcmeRequest::Remove { .. }
+        ) {
+            return None;
+        }
+        let lost = || {
+            let message = "the hook has not reached the provider of the zone";
+            failed(AcmeFailureKind::NameServer, message)
+        };
+        if !self.carry().await {
+            return Some(lost());
+        }
+        let hangs = self.servers.with_zones(|zones| zones.fault()) == ZoneFault::Hangs;
+        let reply = match request {
+            AcmeRequest::Record { place, value, .. } => {
+                let check = self.servers.state.lock().add_record(place, value);
+                AcmeReply::Recorded(check)
+            }
+            AcmeRequest::Remove { .. } | AcmeRequest::LocateForHook { .. } if hangs => {
+                return pending().await;
+            }
+            AcmeRequest::Remove { place, value, .. } => {
+                let is_removed = self.servers.state.lock().remove_record(place, value);
+                match is_removed {
+                    true => AcmeReply::Removed,
+                    false => lost(),
+                }
+            }
+            AcmeRequest::LocateForHook { name, zone, hook } => self.located(name, zone, hook),
+            _ => return None,
+        };
+        if hangs {
+            return pending().await;
+        }
+        Some(if self.carry().await { reply } else { lost() })
+    }
+
+    fn located(&self, name: &str, zone: &str, hook: &str) -> AcmeReply {
+        let fault = self.servers.with_zones(|zones| zones.fault());
+        if fault == ZoneFault::Fails {
+            let message = "the hook ended with status 1";
+            return failed(AcmeFailureKind::NameServer, message);
+        }
+        AcmeReply::Located(DnsPlace {
+            zone: zone.to_owned(),
+            name: name.to_owned(),
+            hook: Some(hook.to_owned()),
+            ..DnsPlace::default()
+        })
     }
 
     fn note(&self, question: &AcmeQuestion, reply: &str) {

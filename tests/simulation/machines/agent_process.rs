@@ -104,7 +104,9 @@ pub(crate) struct OrderRules {
     /// Transactions compare what they replace of accounts, orders and certificates.
     compares: bool,
     /// The leader sees the stored certificates when it orders others.
-    sees_certificates: bool,
+    pub sees_certificates: bool,
+    /// The leader sees records of DNS that no order needs.
+    pub sees_old_records: bool,
 }
 
 impl OrderRules {
@@ -112,6 +114,7 @@ impl OrderRules {
         Self {
             compares: !matches!(without, Without::OrderCompare | Without::LaterCertificate),
             sees_certificates: without != Without::LaterCertificate,
+            sees_old_records: without != Without::RecordRemoval,
         }
     }
 }
@@ -441,8 +444,7 @@ impl Process {
             server: servers.connection(&self.name, &place.way),
             pulses: LoopPulses::default(),
         };
-        let sees_certificates = place.order_rules.sees_certificates;
-        let handle = seen_by_orders(handle, servers.hidden_accounts(), sees_certificates);
+        let handle = seen_by_orders(handle, servers.hidden_accounts(), place.order_rules);
         let orders = keep_certificates(handle, config, self.cancel.clone());
         let orders = Arc::clone(&place.way).run_while_awake(Box::pin(orders));
         self.tasks.push(tokio::spawn(orders));

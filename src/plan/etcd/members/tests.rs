@@ -126,6 +126,29 @@ fn one_three_or_five_as_machines_are_there() {
     assert_eq!(wanted(&ready(2), &voters(2), "n2"), ["n2"]);
 }
 
+/// The simulation's seed 1048: the third member had been replaced and had no vote yet, and all machines but the
+/// leading one fell silent for a moment.
+#[test]
+fn two_voting_members_stay_while_the_third_machine_is_away_for_a_short_time() {
+    let (up, down) = (NodePhase::Ready, NodePhase::NotReady);
+    let of_three = |seconds| snapshot(&[(up, 0), (up, 0), (down, seconds)]);
+    assert_eq!(wanted(&of_three(299), &voters(2), "n1"), ["n1", "n2"]);
+    assert_eq!(wanted(&of_three(300), &voters(2), "n1"), ["n1"]);
+
+    let all_others = snapshot(&[(up, 0), (down, 2), (down, 2), (down, 2)]);
+    let mut seen = voters(2);
+    assert_eq!(wanted(&all_others, &seen, "n1"), ["n1", "n2"]);
+    seen.push(member(3, false, true));
+    assert_eq!(wanted(&all_others, &seen, "n1"), ["n1", "n2"]);
+    // One voting member does not become two.
+    assert_eq!(wanted(&of_three(2), &voters(1), "n1"), ["n1"]);
+
+    let mut drained = of_three(2);
+    let third = drained.state.nodes.get_mut("n3").unwrap();
+    third.registration.value.draining = true;
+    assert_eq!(wanted(&drained, &voters(2), "n1"), ["n1"]);
+}
+
 #[test]
 fn a_machine_with_the_label_becomes_no_member_and_a_member_stays_one() {
     let mut four = ready(4);
