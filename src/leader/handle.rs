@@ -133,7 +133,7 @@ impl AgentReports {
             newest.insert(node.to_owned(), NewestReport::new(order));
             return None;
         };
-        (!known.follow(order, tick * 2)).then(|| known.age())
+        (!known.follow(order, quiet(report, tick))).then(|| known.age())
     }
 
     /// Whether a report is news because of the revision of the rules of isolation alone. To be said
@@ -183,11 +183,23 @@ impl AgentReports {
     }
 }
 
+/// Silence of a boot of a machine after which one that seems to have begun before is believed: two ticks are
+/// a gap. A machine that is refused meanwhile is to lose no instance, so this is well below the time after which
+/// it stops them or counts as lost.
+fn quiet(report: &NodeReport, tick: Duration) -> Duration {
+    let followed = report.configuration.as_ref();
+    let timeout = followed.map_or(0, |followed| followed.node_loss_timeout_seconds);
+    match timeout {
+        0 => tick * 2,
+        timeout => (tick * 2).min(Duration::from_secs(timeout.into()) / 5),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use kat_types::{
-        api::{IsolationReport, ReportOrder},
+        api::{FollowedConfiguration, IsolationReport, ReportOrder},
         machine::fence::BootTime,
         resource::Isolation,
     };
@@ -281,6 +293,38 @@ mod tests {
         let other = NodeReport::default();
         assert_eq!(reports.accept("n2", other, TICK), Duration::ZERO);
         assert_eq!(reports.observed(Duration::MAX).reports.len(), 2);
+    }
+
+    /// The first report that this leader gets is a late one of a boot that was shorter than its way.
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_whose_boot_seems_to_be_the_earlier_one_is_refused_for_a_fifth_of_its_timeout()
+     {
+        let (tick, step) = (Duration::from_secs(15), Duration::from_secs(6));
+        let reports = AgentReports::default();
+        let accept = |boot_id: &str, seconds: u64, timeout: u32| {
+            let report = NodeReport {
+                configuration: Some(FollowedConfiguration {
+                    node_loss_timeout_seconds: timeout,
+                    ..FollowedConfiguration::default()
+                }),
+                ..ordered(boot_id, seconds)
+            };
+            reports.accept("n1", report, tick)
+        };
+        assert_eq!(accept("left", 10, 60), Duration::ZERO);
+        tokio::time::advance(step).await;
+        assert_eq!(accept("new", 1_000, 60), step);
+        tokio::time::advance(step).await;
+        assert_eq!(accept("new", 1_006, 60), Duration::ZERO);
+        // Two ticks where the timeout is long, or not known.
+        for timeout in [0, 600] {
+            reports.forget("n1");
+            assert_eq!(accept("left", 10, timeout), Duration::ZERO);
+            tokio::time::advance(tick * 2 - step).await;
+            assert_eq!(accept("new", 1_000, timeout), tick * 2 - step);
+            tokio::time::advance(step).await;
+            assert_eq!(accept("new", 1_006, timeout), Duration::ZERO);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -95,7 +95,7 @@ impl NewestReport {
     ///
     /// A leader that was not there before does not know which boots a machine has left, and the
     /// first report that it gets of a boot may be late. So another boot that began before is believed
-    /// once none of this one has arrived for `quiet`: a machine that reports is never refused for longer.
+    /// once none of this one has arrived for `quiet`.
     pub(super) fn follow(&mut self, order: &ReportOrder, quiet: Duration) -> bool {
         let now = u64::try_from(self.first.elapsed().as_micros()).unwrap_or(u64::MAX);
         let began = micros(now).saturating_sub(micros(order.since_boot.0));
