@@ -56,6 +56,8 @@ mod references;
 mod rollouts;
 #[path = "cli/run.rs"]
 mod run;
+#[path = "cli/screens.rs"]
+mod screens;
 #[path = "cli/objects/secrets.rs"]
 mod secrets;
 #[path = "cli/sessions.rs"]

@@ -834,6 +834,7 @@ mod tests {
         let leadership = Leadership {
             key: "/kat/leader_election/1".to_owned(),
             create_revision: 1,
+            won_revision: 1,
             since: Instant::now(),
             lost: CancellationToken::new(),
             sure: watch::channel(Instant::now()).1,

@@ -92,6 +92,11 @@ impl Console {
         }
     }
 
+    /// Prints a sentence as data, on a terminal broken between words.
+    pub(super) fn sentence(&self, text: &str) -> Result<(), CliError> {
+        self.line(&wrapped(text, self.width))
+    }
+
     /// Prints sentences to stderr, on a terminal broken between words.
     pub(super) fn note(&self, text: &str) {
         self.excerpt(&wrapped(text, self.error_width));

@@ -18,6 +18,9 @@ const LONGEST_PATH: usize = 512;
 /// What the log says of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct LoggedRequest {
+    pub route: String,
+    /// Set with the answer.
+    pub instance: String,
     pub client: IpAddr,
     pub method: String,
     pub host: String,
@@ -31,10 +34,8 @@ pub(crate) struct LoggedRequest {
 /// Counts a request until its answer has ended, and then logs it.
 pub(crate) struct RequestRecord {
     counters: Arc<RouteCounters>,
-    route: String,
     began: Instant,
     status: u16,
-    instance: String,
     sent: u64,
     problem: Option<String>,
     progress: Arc<BodyProgress>,
@@ -45,7 +46,6 @@ pub(crate) struct RequestRecord {
 impl RequestRecord {
     pub(crate) fn new(
         counters: Arc<RouteCounters>,
-        route: &str,
         began: Instant,
         progress: Arc<BodyProgress>,
         logged: Option<LoggedRequest>,
@@ -53,10 +53,8 @@ impl RequestRecord {
         counters.active.fetch_add(1, Relaxed);
         Self {
             counters,
-            route: route.to_owned(),
             began,
             status: 0,
-            instance: String::new(),
             sent: 0,
             problem: None,
             progress,
@@ -67,7 +65,9 @@ impl RequestRecord {
     /// The head of the answer is there.
     pub(crate) fn answered(&mut self, status: u16, instance: &str, problem: Option<String>) {
         self.status = status;
-        self.instance = instance.to_owned();
+        if let Some(logged) = &mut self.logged {
+            instance.clone_into(&mut logged.instance);
+        }
         self.problem = problem;
         self.counters.answered(status, self.began.elapsed());
     }
@@ -105,7 +105,7 @@ impl Drop for RequestRecord {
             .get(..logged.path.floor_char_boundary(LONGEST_PATH));
         tracing::info!(
             target: "access",
-            route = self.route,
+            route = logged.route,
             client = %logged.client,
             method = logged.method,
             host = logged.host,
@@ -114,7 +114,7 @@ impl Drop for RequestRecord {
             tls = logged.tls,
             user = logged.user,
             status = self.status,
-            instance = self.instance,
+            instance = logged.instance,
             received,
             sent = self.sent,
             milliseconds = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),

@@ -4,7 +4,10 @@
 //! `Connection:` header says of them, and set anew. From a peer in `trustedProxies` those for the
 //! client, the scheme and the host are kept and extended.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    fmt::{self, Write},
+    net::{IpAddr, SocketAddr},
+};
 
 use hyper::{
     HeaderMap,
@@ -19,6 +22,8 @@ pub(crate) const X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-for
 pub(crate) const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// Most proxies whose entries are read from the right.
 const MOST_HOPS: usize = 32;
+/// Bytes of an element of `Forwarded` beside the peer and the host, and of what parts it from others.
+const FORWARDED_REST: usize = 40;
 
 /// The two ends of a client's connection, after its PROXY header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,8 +132,21 @@ fn forwarded_address(text: &str) -> Option<IpAddr> {
 /// Whether a header tells a program about the client. Programs behind CGI or WSGI read an underscore
 /// as a dash.
 pub fn is_about_client(name: &HeaderName) -> bool {
-    let name = name.as_str().replace('_', "-");
-    name.starts_with("x-forwarded-") || name == "forwarded" || name == "x-real-ip"
+    const PREFIX: &str = "x-forwarded-";
+    let name = name.as_str().as_bytes();
+    let start = name.get(..PREFIX.len());
+    start.is_some_and(|start| reads_as(start, PREFIX))
+        || reads_as(name, "forwarded")
+        || reads_as(name, "x-real-ip")
+}
+
+/// Whether bytes are a name where an underscore reads as a dash.
+fn reads_as(bytes: &[u8], name: &str) -> bool {
+    let dashed = bytes.iter().map(|byte| match byte {
+        b'_' => b'-',
+        byte => *byte,
+    });
+    dashed.eq(name.bytes())
 }
 
 /// Replaces the headers about the client. `host` is the requested host with its port, if it has
@@ -145,18 +163,31 @@ pub fn set_forwarded(
         let lines: Vec<&str> = lines.filter_map(|line| line.to_str().ok()).collect();
         lines.join(", ")
     };
-    let chain = joined(kept(&X_FORWARDED_FOR), &peer.to_string());
-    let node = match peer {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => format!("\"[{address}]\""),
+    let peer_text = peer.to_string();
+    let mut chain = kept(&X_FORWARDED_FOR);
+    add_entry(&mut chain, format_args!("{peer_text}"));
+    let quotes = match peer {
+        IpAddr::V4(_) => ["", ""],
+        IpAddr::V6(_) => ["\"[", "]\""],
     };
     let own_scheme = if connection.tls {
         Scheme::Https
     } else {
         Scheme::Http
     };
-    let element = format!("for={node};host=\"{host}\";proto={}", own_scheme.word());
-    let forwarded = joined(kept(&FORWARDED), &element);
+    let [before, after] = quotes;
+    let scheme = own_scheme.word();
+    let mut forwarded = kept(&FORWARDED);
+    forwarded.reserve(peer_text.len() + host.len() + FORWARDED_REST);
+    add_entry(
+        &mut forwarded,
+        format_args!("for={before}{peer_text}{after};host=\"{host}\";proto={scheme}"),
+    );
+    let real = if client.address == peer {
+        peer_text
+    } else {
+        client.address.to_string()
+    };
     let shown_host = headers
         .get(X_FORWARDED_HOST)
         .filter(|_| client.by_proxy)
@@ -171,17 +202,14 @@ pub fn set_forwarded(
         headers.remove(name);
     }
     let set = [
-        (X_FORWARDED_FOR, HeaderValue::from_str(&chain).ok()),
+        (X_FORWARDED_FOR, HeaderValue::try_from(chain).ok()),
         (
             X_FORWARDED_PROTO,
             Some(HeaderValue::from_static(client.scheme.word())),
         ),
         (X_FORWARDED_HOST, shown_host),
-        (
-            X_REAL_IP,
-            HeaderValue::from_str(&client.address.to_string()).ok(),
-        ),
-        (FORWARDED, HeaderValue::from_str(&forwarded).ok()),
+        (X_REAL_IP, HeaderValue::try_from(real).ok()),
+        (FORWARDED, HeaderValue::try_from(forwarded).ok()),
     ];
     for (name, value) in set {
         if let Some(value) = value {
@@ -190,11 +218,13 @@ pub fn set_forwarded(
     }
 }
 
-fn joined(before: String, last: &str) -> String {
-    match before.is_empty() {
-        true => last.to_owned(),
-        false => format!("{before}, {last}"),
+/// Adds an entry to the value of a list header.
+fn add_entry(list: &mut String, entry: fmt::Arguments<'_>) {
+    if !list.is_empty() {
+        list.push_str(", ");
     }
+    // A text takes everything.
+    let _ = list.write_fmt(entry);
 }
 
 #[cfg(test)]
@@ -279,6 +309,38 @@ mod tests {
         assert_eq!(text(&sent, "x-forwarded-host"), "shop.example");
         assert_eq!(text(&sent, "x-real-ip"), "192.0.2.7");
         assert_eq!(text(&sent, "x-forwarded-port"), "");
+    }
+
+    #[test]
+    fn a_header_about_the_client_is_known_with_underscores_too() {
+        for (name, expected) in [
+            ("X-Forwarded-For", true),
+            ("x_forwarded-whatever", true),
+            ("X_Real_IP", true),
+            ("Forwarded", true),
+            ("X-Forwarded", false),
+            ("X-Real-IP2", false),
+            ("Forwarded-Of", false),
+            ("Forward", false),
+            ("Accept", false),
+        ] {
+            let parsed: HeaderName = name.parse().unwrap();
+            assert_eq!(is_about_client(&parsed), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_client_of_ipv6_is_quoted_where_forwarded_needs_it() {
+        let connection = connection("[2001:db8::7]:40000", false);
+        let mut sent = headers(&[]);
+        let client = request_client(&sent, &connection, &[]);
+        set_forwarded(&mut sent, &connection, &client, "shop.example");
+        assert_eq!(text(&sent, "x-forwarded-for"), "2001:db8::7");
+        assert_eq!(text(&sent, "x-real-ip"), "2001:db8::7");
+        assert_eq!(
+            text(&sent, "forwarded"),
+            "for=\"[2001:db8::7]\";host=\"shop.example\";proto=http"
+        );
     }
 
     #[test]

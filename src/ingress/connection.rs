@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     convert::Infallible,
+    future::poll_fn,
     io,
     net::SocketAddr,
     pin::{Pin, pin},
@@ -25,6 +26,7 @@ use rustls::server::Acceptor;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::{TcpListener, TcpStream},
+    task::yield_now,
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 use tokio_rustls::LazyConfigAcceptor;
@@ -104,6 +106,19 @@ impl AsyncWrite for RecordedStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    // rustls passes several records at once: without this each would be a system call and a packet.
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -414,9 +429,10 @@ impl Ingress {
             .max_buf_size(self.limits.head_bytes.max(8192) + 64 * 1024);
         let io = TokioIo::new(WriteTimeoutStream::new(stream, self.limits.write));
         let ingress = Arc::clone(self);
+        let connected = Arc::new(connected);
         let service = service_fn(move |request: Request<Incoming>| {
             let ingress = Arc::clone(&ingress);
-            let connected = connected.clone();
+            let connected = Arc::clone(&connected);
             async move { Ok::<_, Infallible>(ingress.answer(&connected, request).await) }
         });
         let mut connection = pin!(builder.serve_connection(io, service).with_upgrades());
@@ -459,9 +475,10 @@ impl Ingress {
         let counts = Arc::<RequestCounts>::default();
         let ingress = Arc::clone(self);
         let counted = Arc::clone(&counts);
+        let connected = Arc::new(connected);
         let service = service_fn(move |request: Request<Incoming>| {
             let ingress = Arc::clone(&ingress);
-            let connected = connected.clone();
+            let connected = Arc::clone(&connected);
             let request_count = CountedRequest::begin(&counted, &ingress);
             async move {
                 let mut answer = ingress.answer(&connected, request).await;
@@ -476,7 +493,9 @@ impl Ingress {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                served = connection.as_mut() => return served.map_err(io::Error::other),
+                served = after_ready_tasks(connection.as_mut(), &counts) => {
+                    return served.map_err(io::Error::other);
+                }
                 () = counts.ended.cancelled() => return Ok(()),
                 () = self.drain.draining.cancelled(), if !is_closing => {
                     is_closing = true;
@@ -503,6 +522,23 @@ impl Ingress {
     }
 }
 
+/// Polls a connection that has several requests after the tasks that are ready: what their answers send
+/// leaves in one record and one write. The runtime bounds how many tasks come before it.
+fn after_ready_tasks<F: Future>(
+    mut connection: Pin<&mut F>,
+    counts: &RequestCounts,
+) -> impl Future<Output = F::Output> {
+    let mut has_waited = false;
+    poll_fn(move |context| {
+        has_waited = !has_waited && counts.active.load(Relaxed) > 1;
+        // The first poll is pending, and the runtime wakes this task after the others.
+        if has_waited && pin!(yield_now()).poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        connection.as_mut().poll(context)
+    })
+}
+
 async fn read_header(stream: &mut TcpStream) -> io::Result<ProxiedPeer> {
     let invalid = |error: ProxyHeaderError| io::Error::new(io::ErrorKind::InvalidData, error);
     let mut header = Vec::with_capacity(64);
@@ -516,5 +552,45 @@ async fn read_header(stream: &mut TcpStream) -> io::Result<ProxiedPeer> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is polled first: an answer's task that is ready, or the connection.
+    async fn polled_first(requests: u64) -> &'static str {
+        let counts = RequestCounts::default();
+        counts.active.store(requests, Relaxed);
+        let polled = Arc::<Mutex<Vec<&'static str>>>::default();
+        let answering = Arc::clone(&polled);
+        let answer = tokio::spawn(async move { answering.lock().push("answer") });
+        let connection = pin!(async { polled.lock().push("connection") });
+        after_ready_tasks(connection, &counts).await;
+        answer.await.unwrap();
+        let polled = polled.lock();
+        assert_eq!(polled.len(), 2);
+        polled[0]
+    }
+
+    #[tokio::test]
+    async fn a_connection_sends_after_the_answers_that_are_ready() {
+        assert_eq!(polled_first(2).await, "answer");
+        assert_eq!(polled_first(1).await, "connection");
+    }
+
+    #[tokio::test]
+    async fn several_records_of_tls_leave_in_one_write() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await;
+        let mut recorded = RecordedStream {
+            stream: stream.unwrap(),
+            read: None,
+        };
+        assert!(recorded.is_write_vectored());
+        let records = [b"first", b"other"].map(|record| io::IoSlice::new(record));
+        let written = recorded.write_vectored(&records).await.unwrap();
+        assert_eq!(written, 10);
     }
 }

@@ -1,7 +1,5 @@
 //! Headers that end at a proxy, and the changes that a route asks for.
 
-use std::collections::BTreeSet;
-
 use hyper::{
     HeaderMap, Method, Version,
     header::{
@@ -51,10 +49,10 @@ fn is_kept_whatever_connection_says(name: &HeaderName) -> bool {
 
 /// Removes the headers that belong to the connection, and those that `Connection:` names.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let named = connection_words(headers);
-    let named = named.iter().filter_map(|word| word.parse().ok());
+    let named = words(headers, &CONNECTION);
+    let named = named.filter_map(|word| word.parse::<HeaderName>().ok());
     let named: Vec<HeaderName> = named
-        .filter(|name| !is_kept_whatever_connection_says(name))
+        .filter(|name| headers.contains_key(name) && !is_kept_whatever_connection_says(name))
         .collect();
     let present = headers.keys().filter(|name| is_hop_by_hop(name));
     let present: Vec<HeaderName> = present.cloned().collect();
@@ -63,26 +61,20 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-fn connection_words(headers: &HeaderMap) -> BTreeSet<String> {
-    words(headers, &CONNECTION)
-}
-
-/// The words of a list header in lower case.
-fn words(headers: &HeaderMap, name: &HeaderName) -> BTreeSet<String> {
+/// The words of a list header, as they are written.
+fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> + use<'a> {
     let lines = headers.get_all(name).iter();
     let lines = lines.filter_map(|line| line.to_str().ok());
-    let words = lines.flat_map(|line| line.split(','));
-    words
-        .map(|word| word.trim().to_ascii_lowercase())
-        .filter(|word| !word.is_empty())
-        .collect()
+    let words = lines.flat_map(|line| line.split(',')).map(str::trim);
+    words.filter(|word| !word.is_empty())
 }
 
 /// Whether the client takes trailers.
 pub fn takes_trailers(headers: &HeaderMap) -> bool {
-    words(headers, &TE)
-        .iter()
-        .any(|word| word.split(';').next().map(str::trim) == Some("trailers"))
+    words(headers, &TE).any(|word| {
+        let word = word.split(';').next().unwrap_or_default().trim();
+        word.eq_ignore_ascii_case("trailers")
+    })
 }
 
 /// The protocol to which a request asks to switch. A switch to HTTP/2 ends here: it is never passed
@@ -95,7 +87,7 @@ pub fn requested_upgrade(
     if version != Version::HTTP_11 || *method != Method::GET {
         return None;
     }
-    if !connection_words(headers).contains("upgrade") {
+    if !words(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case("upgrade")) {
         return None;
     }
     let mut protocols = headers.get_all(UPGRADE).iter();
@@ -297,6 +289,10 @@ mod tests {
     #[test]
     fn trailers_are_found_in_te_and_cleaned() {
         assert!(takes_trailers(&headers(&[("TE", "gzip, trailers;q=1")])));
+        assert!(takes_trailers(&headers(&[
+            ("TE", "gzip"),
+            ("TE", " Trailers ;q=1")
+        ])));
         assert!(!takes_trailers(&headers(&[("TE", "gzip")])));
         let mut trailers = headers(&[
             ("grpc-status", "0"),

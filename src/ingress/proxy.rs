@@ -16,7 +16,7 @@ use hyper::{
         AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderName,
         HeaderValue, SET_COOKIE, STRICT_TRANSPORT_SECURITY, TE, TRANSFER_ENCODING, UPGRADE,
     },
-    http::uri::PathAndQuery,
+    http::uri::{InvalidUri, PathAndQuery},
     upgrade::{self, OnUpgrade},
 };
 use hyper_util::rt::TokioIo;
@@ -44,7 +44,7 @@ use crate::{
     request_path::without_prefix,
     tunnel::tunnel,
     upstream::{
-        ActiveRequest, NoInstance, Upstream,
+        ActiveRequest, Instance, NoInstance, Upstream,
         body::{BodyProgress, RequestBody, ResponseBody},
         pool::{Answered, ConnectionPool, SendError, SendFailure, Target},
     },
@@ -209,7 +209,9 @@ impl Ingress {
             None => {
                 let body = served.response.body_mut();
                 body.record(record);
-                body.hold(place);
+                if let Some(place) = place {
+                    body.hold(place);
+                }
             }
         }
         served.response
@@ -225,6 +227,11 @@ impl Ingress {
         progress: &Arc<BodyProgress>,
     ) -> RequestRecord {
         let logged = config.access_log.then(|| LoggedRequest {
+            route: admission
+                .route
+                .as_ref()
+                .map_or_else(String::new, |route| route.name.clone()),
+            instance: String::new(),
             client: admission.client.address,
             method: request.method().to_string(),
             host: admission
@@ -240,11 +247,11 @@ impl Ingress {
             tls: connected.ends.tls,
             user: String::new(),
         });
-        let (counters, name) = match &admission.route {
-            Some(route) => (Arc::clone(&route.counters), route.name.as_str()),
-            None => (self.metrics.route(""), ""),
+        let counters = match &admission.route {
+            Some(route) => Arc::clone(&route.counters),
+            None => self.metrics.route(""),
         };
-        RequestRecord::new(counters, name, began, Arc::clone(progress), logged)
+        RequestRecord::new(counters, began, Arc::clone(progress), logged)
     }
 
     /// Finds out from the head of a request what to do with it.
@@ -280,7 +287,7 @@ impl Ingress {
             Ok(host) => host,
             Err(why) => return Verdict::Page(Page::BadRequest(why)),
         };
-        admission.host = Some(host.clone());
+        let host = &*admission.host.insert(host);
         let path = request.uri().path();
         if !connected.ends.tls
             && let Some(token) = path.strip_prefix(CHALLENGE)
@@ -456,7 +463,7 @@ struct OutgoingHead {
     waits: bool,
 }
 
-impl Forwarding<'_> {
+impl<'a> Forwarding<'a> {
     async fn run(self, mut request: Request<Incoming>) -> Result<Served, Page> {
         let route = self.route;
         let length = request.headers().get(CONTENT_LENGTH);
@@ -493,7 +500,7 @@ impl Forwarding<'_> {
         parts.extensions.clear();
         parts.version = Version::HTTP_11;
         route.response_headers.apply(&mut parts.headers);
-        if route.sticky && cookie.as_deref() != Some(&instance.1) {
+        if route.sticky && cookie.as_ref() != Some(&instance.cookie) {
             let secure = if self.client.scheme == Scheme::Https {
                 "; Secure"
             } else {
@@ -502,7 +509,7 @@ impl Forwarding<'_> {
             let path = format!("/{}", route.segments.join("/"));
             let value = format!(
                 "{STICKY}={}; Path={path}; HttpOnly; SameSite=Lax{secure}",
-                instance.1
+                instance.cookie
             );
             if let Ok(value) = HeaderValue::from_str(&value) {
                 parts.headers.append(SET_COOKIE, value);
@@ -515,7 +522,7 @@ impl Forwarding<'_> {
             parts.headers.insert(UPGRADE, protocol);
             return Ok(Served {
                 response: Response::from_parts(parts, ResponseBody::own(bytes::Bytes::new())),
-                instance: instance.0,
+                instance: instance.name.clone(),
                 tunnel: Some(PendingTunnel {
                     client,
                     instance: upstream,
@@ -528,7 +535,7 @@ impl Forwarding<'_> {
         let body = ResponseBody::instance(incoming, idle, connection, self.progress, active);
         Ok(Served {
             response: Response::from_parts(parts, body),
-            instance: instance.0,
+            instance: instance.name.clone(),
             tunnel: None,
         })
     }
@@ -569,19 +576,15 @@ impl Forwarding<'_> {
             &self.host.written,
         );
         route.request_headers.apply(&mut headers);
-        let mut path = parts.uri.path();
         if route.strip_prefix {
-            path = without_prefix(path, route.segments.len());
             let prefix = format!("/{}", route.segments.join("/"));
             if let Ok(prefix) = HeaderValue::from_str(&prefix) {
                 headers.insert(X_FORWARDED_PREFIX, prefix);
             }
         }
-        let target = match parts.uri.query() {
-            Some(query) => format!("{path}?{query}"),
-            None => path.to_owned(),
-        };
         let malformed = Page::BadRequest("its target is malformed");
+        let stripped = route.strip_prefix.then_some(route.segments.len());
+        let target = outgoing_target(&parts.uri, stripped).map_err(|_| malformed.clone())?;
         let uri = match is_h2c {
             true => Uri::builder()
                 .scheme("http")
@@ -621,14 +624,15 @@ impl Forwarding<'_> {
     }
 
     /// Sends the request, a second time if nothing of it has left, or if it is idempotent and has no
-    /// body. Returns the answer, and the instance's name and cookie.
+    /// body. Returns the answer and its instance.
     async fn send(
         &self,
         head: OutgoingHead,
         body: Incoming,
         cookie: Option<&str>,
-    ) -> Result<(Answered, ActiveRequest, (String, String)), Page> {
+    ) -> Result<(Answered, ActiveRequest, &'a Instance), Page> {
         let route = self.route;
+        let upstream = self.upstream;
         let is_empty = body.is_end_stream();
         let is_idempotent = head.method.is_idempotent();
         let mut body = Some(RequestBody::new(
@@ -641,7 +645,7 @@ impl Forwarding<'_> {
         let mut tried = None;
         let mut is_second = false;
         loop {
-            let instance = match self.upstream.pick(cookie, tried) {
+            let instance = match upstream.pick(cookie, tried) {
                 Ok(instance) => instance,
                 Err(_) if is_second => return Err(Page::Unreachable),
                 Err(NoInstance::NoneExists) => return Err(Page::NoInstances),
@@ -666,8 +670,7 @@ impl Forwarding<'_> {
             let failure = match sent {
                 Ok(answered) => {
                     instance.live.succeeded();
-                    let named = (instance.name.clone(), instance.cookie.clone());
-                    return Ok((answered, active, named));
+                    return Ok((answered, active, instance));
                 }
                 Err(failure) => failure,
             };
@@ -815,6 +818,26 @@ impl Forwarding<'_> {
     }
 }
 
+/// The path that an instance gets, with the query. `stripped` is the number of segments to remove.
+fn outgoing_target(uri: &Uri, stripped: Option<usize>) -> Result<PathAndQuery, InvalidUri> {
+    let mut path = uri.path();
+    if let Some(count) = stripped {
+        path = without_prefix(path, count);
+    } else if let Some(whole) = uri.path_and_query()
+        && whole.as_str().starts_with('/')
+    {
+        // Without a path in the client's URL the whole is empty, and reads as this.
+        return Ok(match whole.as_str() {
+            "/" => PathAndQuery::from_static("/"),
+            _ => whole.clone(),
+        });
+    }
+    match uri.query() {
+        Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
+        None => PathAndQuery::try_from(path),
+    }
+}
+
 /// HTTP/2 may split the header, HTTP/1.1 may not (RFC 9113 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let lines: Vec<&[u8]> = headers
@@ -857,6 +880,30 @@ async fn within<F: Future>(
                     return None;
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_gets_the_path_of_the_client_without_the_prefix_of_its_route() {
+        for (uri, stripped, expected) in [
+            ("/a/b%2Fc?d=e&f", None, "/a/b%2Fc?d=e&f"),
+            ("https://shop.example/a?b", None, "/a?b"),
+            ("https://shop.example", None, "/"),
+            ("https://shop.example?b", None, "/?b"),
+            ("*", None, "*"),
+            ("/a/b?c", Some(1), "/b?c"),
+            ("/a?c", Some(1), "/?c"),
+            ("/a", Some(1), "/"),
+            ("/a/b", Some(0), "/a/b"),
+        ] {
+            let target = outgoing_target(&uri.parse().unwrap(), stripped).unwrap();
+            let sent = Uri::builder().path_and_query(target).build().unwrap();
+            assert_eq!(sent.to_string(), expected, "{uri}");
         }
     }
 }

@@ -135,9 +135,11 @@ type RoundError = Box<dyn std::error::Error + Send + Sync>;
 impl OrdersTenure {
     fn new(leadership: Leadership) -> Self {
         Self {
+            // A copy without the last writes of the leader before may have an order whose record was
+            // removed: asked for again, the record would be removed by nobody.
+            floor: leadership.won_revision,
             leadership,
             since: Instant::now(),
-            floor: 0,
             orders: Arc::default(),
         }
     }

@@ -86,6 +86,9 @@ const STOP_MARGIN_SECONDS: i64 = 30;
 const MOST_KEPT_AHEAD: usize = 100;
 /// Longest time until theirs: a machine that gives a schedule back reports those of a day.
 const LONGEST_AHEAD: SignedDuration = SignedDuration::from_hours(25);
+/// Most records of the latest runs of machines that are kept beside the history: as many missed times are
+/// made up for at once.
+const MOST_KEPT_FRESH: usize = 100;
 /// The longest sleep until a scheduled time, so that a clock that is changed is noticed.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
@@ -730,20 +733,19 @@ impl WorkloadPlanner<'_, '_, '_> {
     fn forget_runs(&mut self, job: &JobPlan<'_>, all: &[LiveInstance<'_>]) {
         let mut kept = [job.spec.successful_history, job.spec.failed_history];
         let mut kept_ahead = MOST_KEPT_AHEAD;
+        let mut kept_fresh = MOST_KEPT_FRESH;
         let now = self.draft.now;
         let runs = job.in_order();
         let last = runs.last().map(|(key, _)| (*key).clone());
         let mut of_machines = Vec::new();
         for (key, run) in runs.into_iter().rev() {
-            // Its time would get another run. The clock of its machine was ahead.
-            let is_ahead =
-                |time: Timestamp| time > now && time.duration_since(now) <= LONGEST_AHEAD;
-            let is_ahead = run.value.bound && run.value.scheduled.is_some_and(is_ahead);
-            if is_ahead && kept_ahead > 0 {
+            // Its time would get another run.
+            if kept_ahead > 0 && is_of_time_to_come(&run.value, job.spec.jitter_seconds, now) {
                 kept_ahead -= 1;
                 continue;
             }
-            if is_fresh(&run.value, now) {
+            if kept_fresh > 0 && is_fresh(&run.value, job.spec.jitter_seconds, now) {
+                kept_fresh -= 1;
                 continue;
             }
             let left = match run.value.phase {
@@ -879,6 +881,17 @@ fn job_plan<'p>(spec: &'p JobSpec, stored: Option<&JobEntry>, uid: &str) -> JobP
         runs: runs.map(|(key, run)| (key.clone(), run.clone())).collect(),
         silent: BTreeSet::new(),
     }
+}
+
+/// Whether it is of a time to come: the clock of the machine that began it was ahead. With a delay of up to
+/// `jitter_seconds`, the leader decides a time so much later.
+fn is_of_time_to_come(run: &JobRunRecord, jitter_seconds: u32, now: Timestamp) -> bool {
+    let delay = SignedDuration::from_secs(i64::from(jitter_seconds));
+    let is_to_come = |time: Timestamp| {
+        let age = now.duration_since(time);
+        age < delay && age >= -LONGEST_AHEAD
+    };
+    run.bound && run.scheduled.is_some_and(is_to_come)
 }
 
 /// Whether a later run ends an earlier one.

@@ -115,10 +115,11 @@ async fn stand<S: Leases>(
     let won = async {
         let create_revision = store.create_leased(&key, candidate, lease.id).await?;
         let _ = created.set(create_revision);
-        sure_now.send_replace(wait_for_turn(store, &key, create_revision).await?);
-        Ok(create_revision)
+        let turn = wait_for_turn(store, &key, create_revision).await?;
+        sure_now.send_replace(turn.asked);
+        Ok((create_revision, turn.revision))
     };
-    let create_revision = tokio::select! {
+    let (create_revision, won_revision) = tokio::select! {
         biased;
         () = lost.cancelled() => {
             Err(StoreError::Unavailable("the lease ran out before the election was won".into()))
@@ -129,25 +130,33 @@ async fn stand<S: Leases>(
     Ok(Leadership {
         key,
         create_revision,
+        won_revision,
         since: Instant::now(),
         lost,
         sure,
     })
 }
 
+/// A query that found no candidate ahead.
+struct Turn {
+    asked: Instant,
+    /// The revision of the store that it saw.
+    revision: i64,
+}
+
 /// Waits until no candidate is ahead. Passing errors are retried: the place in the queue is kept as
-/// long as the lease lives. Returns the time of the query that found no candidate ahead.
+/// long as the lease lives.
 async fn wait_for_turn<S: Leases>(
     store: &S,
     key: &str,
     create_revision: i64,
-) -> Result<Instant, StoreError> {
+) -> Result<Turn, StoreError> {
     let mut pauses = Backoff::new(Duration::from_millis(50), Duration::from_secs(1)).pauses();
     loop {
         let asked = Instant::now();
         match is_turn(store, key, create_revision).await {
-            Ok(true) => return Ok(asked),
-            Ok(false) => pauses.reset(),
+            Ok(Some(revision)) => return Ok(Turn { asked, revision }),
+            Ok(None) => pauses.reset(),
             Err(ElectionWaitError::Again(error)) if error.is_passing() => {
                 sleep(pauses.next_pause()).await
             }
@@ -165,12 +174,13 @@ enum ElectionWaitError {
     Gone(StoreError),
 }
 
-/// Whether this candidate leads; if not, returns after the key of the candidate ahead was deleted.
+/// The revision at which no candidate is ahead; otherwise `None`, after the key of the candidate ahead
+/// was deleted.
 async fn is_turn<S: Leases>(
     store: &S,
     key: &str,
     create_revision: i64,
-) -> Result<bool, ElectionWaitError> {
+) -> Result<Option<i64>, ElectionWaitError> {
     let listing = store
         .list(keys::ELECTION)
         .await
@@ -190,7 +200,7 @@ async fn is_turn<S: Leases>(
         .filter(|item| item.create_revision < create_revision)
         .max_by_key(|item| item.create_revision);
     let Some(ahead) = ahead else {
-        return Ok(true);
+        return Ok(Some(listing.revision));
     };
     let mut changes = store
         .watch(&ahead.key, listing.revision + 1)
@@ -203,7 +213,7 @@ async fn is_turn<S: Leases>(
             .iter()
             .any(|event| matches!(event, WatchEvent::Delete { key, .. } if *key == ahead.key));
         if went {
-            return Ok(false);
+            return Ok(None);
         }
     }
     Err(ElectionWaitError::Again(StoreError::Unavailable(

@@ -161,6 +161,8 @@ pub struct Leadership {
     pub key: String,
     /// Its create revision: every write of the leader compares it ([`Leadership::fence`]).
     pub create_revision: i64,
+    /// A revision at which no other candidate was ahead: no earlier leader wrote anything after it.
+    pub won_revision: i64,
     /// When the election was won.
     pub since: Instant,
     /// Cancelled when leadership is lost or resigned, and, by the local monotonic clock, before

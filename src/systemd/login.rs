@@ -15,10 +15,14 @@ use super::{
     error,
     proxies::{LoginManagerProxy, SYSTEMD},
 };
-use kat_types::backoff::Backoff;
+use kat_types::backoff::{Backoff, Pauses};
 
 const LAST_POLL: Duration = Duration::from_millis(250);
 const POLLS: Backoff = Backoff::new(Duration::from_millis(5), LAST_POLL);
+/// Time in which a manager usually starts or ends. Polls are at most [`EAGER_POLL`] apart in it: runs
+/// of Jobs wait for both.
+const EAGER: Duration = Duration::from_secs(1);
+const EAGER_POLL: Duration = Duration::from_millis(50);
 /// Longest wait until logind forgets a removed user.
 const FORGET_LIMIT: Duration = Duration::from_secs(20);
 
@@ -152,7 +156,7 @@ impl UserSessions for Logind {
         let deadline = Instant::now() + limit;
         let bus = UserBus::new(uid);
         let mut reason = String::from("no bus yet");
-        let mut polls = POLLS.pauses();
+        let mut polls = ManagerPolls::new();
         loop {
             match timeout_at(deadline, manager_answers(&bus)).await {
                 Ok(Ok(())) => return Ok(()),
@@ -230,7 +234,7 @@ impl UserSessions for Logind {
     async fn wait_for_user_stopped(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
         let unit = user_unit(uid);
         let deadline = Instant::now() + limit;
-        let mut polls = POLLS.pauses();
+        let mut polls = ManagerPolls::new();
         loop {
             let state = self.system.active_state(&unit).await?;
             if state.is_down() {
@@ -241,6 +245,29 @@ impl UserSessions for Logind {
                 return Err(SystemdError::JobTimeout { unit, limit });
             }
             sleep(poll).await;
+        }
+    }
+}
+
+/// The pauses between looks at a manager that starts or ends.
+struct ManagerPolls {
+    eager_until: Instant,
+    later: Pauses,
+}
+
+impl ManagerPolls {
+    fn new() -> Self {
+        Self {
+            eager_until: Instant::now() + EAGER,
+            later: POLLS.pauses(),
+        }
+    }
+
+    fn next_pause(&mut self) -> Duration {
+        let pause = self.later.next_pause();
+        match Instant::now() < self.eager_until {
+            true => pause.min(EAGER_POLL),
+            false => pause,
         }
     }
 }

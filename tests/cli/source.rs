@@ -239,10 +239,14 @@ fn a_difference_ends_with_10() {
     program.file("web/workload.kat", &workload_file("web"));
     program.file("web/VirtualLoadBalancer.kat", BALANCER);
     assert_eq!(program.run(&["diff", "web"]), "exit: 0\n");
-    let changed = workload_file("web").replace("replicas: 1", "replicas: many");
+    let changed = workload_file("web").replace("replicas: 1", "replicas: 2");
     program.file("web/workload.kat", &changed);
     std::fs::remove_file(program.home.path().join("web/VirtualLoadBalancer.kat")).unwrap();
-    assert_snapshot!(program.run(&["diff", "web"]));
+    let text = program.run(&["diff", "web"]);
+    assert!(text.starts_with("exit: 10\n"), "{text}");
+    assert!(text.contains("+  replicas: 2\n"), "{text}");
+    assert!(text.contains("+++ /dev/null\n"), "{text}");
+    assert_snapshot!(text);
     program.file("db/workload.kat", &workload_file("db"));
     let text = program.run(&["diff", "db"]);
     assert!(
@@ -253,6 +257,27 @@ fn a_difference_ends_with_10() {
         text.contains("workload default/db does not exist"),
         "{text}"
     );
+}
+
+#[test]
+fn a_field_that_is_not_known_is_compared_and_a_value_that_cannot_be_read_is_shown() {
+    let fake = with_web();
+    let program = Program::of(&fake);
+    program.file("web/VirtualLoadBalancer.kat", BALANCER);
+    let with_replicas = |replicas: &str| workload_file("web").replace("replicas: 1", replicas);
+    program.file(
+        "web/workload.kat",
+        &with_replicas("replicas: 1\n  novel: 1"),
+    );
+    let text = program.run(&["diff", "web"]);
+    assert!(text.starts_with("exit: 10\n"), "{text}");
+    assert!(text.contains("+  novel: 1\n"), "{text}");
+    // The workload to compare with has to be known.
+    program.file("web/workload.kat", &with_replicas("replicas: many"));
+    let text = program.run(&["diff", "web"]);
+    assert!(text.starts_with("exit: 1\n"), "{text}");
+    assert!(text.contains("web/workload.kat:9:13"), "{text}");
+    assert!(text.contains("expected a whole number"), "{text}");
 }
 
 /// A difference is copied into other programs, so that its lines are never broken.

@@ -14,7 +14,6 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -99,7 +98,7 @@ struct HistoryFile {
 #[derive(Clone)]
 pub(crate) struct InstanceHistory {
     path: PathBuf,
-    known: Arc<Mutex<HistoryFile>>,
+    known: Arc<watch::Sender<HistoryFile>>,
 }
 
 impl InstanceHistory {
@@ -119,7 +118,7 @@ impl InstanceHistory {
         };
         Self {
             path,
-            known: Arc::new(Mutex::new(known)),
+            known: Arc::new(watch::Sender::new(known)),
         }
     }
 
@@ -130,12 +129,28 @@ impl InstanceHistory {
         workload: &str,
         uid: &str,
     ) -> Vec<(String, HeldInstance)> {
-        let known = self.known.lock();
+        let known = self.known.borrow();
         let gone = known
             .instances
             .iter()
             .filter(|(_, one)| one.until.is_some() && one.is_of(namespace, workload, uid));
         gone.map(|(id, one)| (id.clone(), one.clone())).collect()
+    }
+
+    /// Waits until the instance was on this machine's list and is not any more: the leader removes it
+    /// from there once this machine has reported its end.
+    pub(crate) async fn until_gone(&self, instance: &str) {
+        let mut was_here = false;
+        let is_gone = |known: &HistoryFile| match known.instances.get(instance) {
+            Some(held) => {
+                was_here = true;
+                held.until.is_some()
+            }
+            // One of many that went at once is not kept.
+            None => was_here,
+        };
+        // The sender is this object's own, so that the wait ends in no other way.
+        let _ = self.known.subscribe().wait_for(is_gone).await;
     }
 
     /// Follows the confirmed lists of this machine, until `cancel`.
@@ -153,7 +168,7 @@ impl InstanceHistory {
             if list.confirmed && self.note(&list.desired.assignments, clock()) {
                 let (path, known) = (self.path.clone(), Arc::clone(&self.known));
                 let _tried_again = writes.write(&self.path, move || {
-                    let content = files::json_of(&path, &*known.lock())?;
+                    let content = files::json_of(&path, &*known.borrow())?;
                     files::write_if_changed(&path, &content, FileAccess::mode(0o600))?;
                     Ok(())
                 });
@@ -166,24 +181,25 @@ impl InstanceHistory {
     }
 
     /// Takes a confirmed list; whether it changed anything.
-    fn note(&self, assignments: &BTreeMap<String, Assignment>, now: Timestamp) -> bool {
-        let mut known = self.known.lock();
-        let before = known.clone();
-        known.schema = 1;
-        for (id, assignment) in assignments {
-            let held = known.instances.entry(id.clone());
-            let held = held.or_insert_with(|| HeldInstance::of(assignment, now));
-            // A list that lacked it, such as one of a restored store, was not the last word.
-            held.until = None;
-        }
-        for (id, held) in &mut known.instances {
-            if held.until.is_none() && !assignments.contains_key(id) {
-                // The clock may have been set back.
-                held.until = Some(now.max(held.since));
+    pub(crate) fn note(&self, assignments: &BTreeMap<String, Assignment>, now: Timestamp) -> bool {
+        self.known.send_if_modified(|known| {
+            let before = known.clone();
+            known.schema = 1;
+            for (id, assignment) in assignments {
+                let held = known.instances.entry(id.clone());
+                let held = held.or_insert_with(|| HeldInstance::of(assignment, now));
+                // A list that lacked it, such as one of a restored store, was not the last word.
+                held.until = None;
             }
-        }
-        shorten(&mut known.instances);
-        *known != before
+            for (id, held) in &mut known.instances {
+                if held.until.is_none() && !assignments.contains_key(id) {
+                    // The clock may have been set back.
+                    held.until = Some(now.max(held.since));
+                }
+            }
+            shorten(&mut known.instances);
+            *known != before
+        })
     }
 }
 
@@ -235,6 +251,8 @@ fn oldest(gone: &BTreeSet<(Timestamp, String)>) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn assignment(id: &str, uid: &str) -> Assignment {
@@ -373,6 +391,30 @@ mod tests {
         assert_eq!((gone[0].1.since, gone[0].1.until), (at(-60), Some(at(30))));
     }
 
+    #[tokio::test]
+    async fn the_end_of_an_instance_is_told_even_if_it_is_not_kept() {
+        let history = history();
+        let ids: Vec<String> = (0..MOST_OF_A_WORKLOAD + 5)
+            .map(|number| format!("web-{number:05}"))
+            .collect();
+        let all: Vec<(&str, &str)> = ids.iter().map(|id| (id.as_str(), "u1")).collect();
+        history.note(&list(&all), at(0));
+        let mut waits: Vec<_> = ids
+            .iter()
+            .map(|id| Box::pin(history.until_gone(id)))
+            .collect();
+        for wait in &mut waits {
+            assert!(wait.as_mut().now_or_never().is_none());
+        }
+        history.note(&list(&[]), at(10));
+        assert_eq!(history.gone("shop", "web", "u1").len(), MOST_OF_A_WORKLOAD);
+        for wait in &mut waits {
+            assert!(wait.as_mut().now_or_never().is_some());
+        }
+        // One that was never here has no end here.
+        assert!(history.until_gone("db-aaaaa").now_or_never().is_none());
+    }
+
     #[test]
     fn no_instance_ends_before_its_beginning_though_the_clock_was_set_back() {
         let history = history();
@@ -388,7 +430,7 @@ mod tests {
         let path = folder.path().join("instance-history.json");
         let history = InstanceHistory::stored(path.clone());
         history.note(&list(&[("web-aaaaa", "u1")]), at(0));
-        let content = files::json_of(&path, &*history.known.lock()).unwrap();
+        let content = files::json_of(&path, &*history.known.borrow()).unwrap();
         std::fs::write(&path, content).unwrap();
         // It went while the agent did not run.
         let next = InstanceHistory::stored(path.clone());

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeSet,
+    pin::Pin,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -18,7 +19,7 @@ use crate::{
 };
 use kat_api::{InstanceLogs, LogStream, LoggedWorkload, LogsError};
 use kat_client::{ClientError, JsonLines};
-use kat_systemd::{JournalQuery, LogEntry, LogError, LogSource, ManagerSource};
+use kat_systemd::{JournalQuery, LogEntries, LogEntry, LogError, LogSource, ManagerSource};
 use kat_types::{
     api::{GoneInstance, GoneInstances, LogLine, LogQuery, MachineAway},
     store::snapshot::InstanceEntry,
@@ -52,6 +53,30 @@ impl JournalLogs {
             std::future::ready(line_or_error(entry).map(|entry| entry.map(|one| line(&one))))
         });
         Box::pin(lines)
+    }
+
+    /// The selected lines of an instance of this machine, until it is gone.
+    fn followed(&self, instance: &str, query: JournalQuery) -> LogStream {
+        let (history, instance) = (self.history.clone(), instance.to_owned());
+        let journal = Arc::clone(&self.journal);
+        let complete = async move {
+            history.until_gone(&instance).await;
+            // The program has ended, so that journald has its last line.
+            if let Err(error) = journal.synchronize().await {
+                tracing::warn!("the last lines of a log may be missing: {error}");
+            }
+        };
+        let log = FollowedLog {
+            entries: self.journal.entries(&query),
+            opened: SystemTime::now(),
+            complete: Some(Box::pin(complete)),
+            journal: Arc::clone(&self.journal),
+            query,
+        };
+        Box::pin(stream::unfold(log, |mut log| async move {
+            let next = log.next().await?;
+            Some((next.map(|entry| line(&entry)), log))
+        }))
     }
 
     /// The container of the last run with log entries before the present run, which may have none
@@ -93,6 +118,56 @@ impl JournalLogs {
             of_present = Some(container);
         }
         Ok(None)
+    }
+}
+
+/// The log of an instance, which ends after the last line of the instance.
+struct FollowedLog {
+    journal: Arc<dyn LogSource>,
+    /// What is not read yet.
+    query: JournalQuery,
+    entries: LogEntries,
+    opened: SystemTime,
+    /// Ready when the journal has the last line of the instance; `None` after that. The follower is read
+    /// meanwhile: journald may take longer than a reader waits for the next line.
+    complete: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl FollowedLog {
+    async fn next(&mut self) -> Option<Result<LogEntry, LogsError>> {
+        loop {
+            let entry = match self.complete.as_mut() {
+                None => self.entries.next().await,
+                Some(complete) => tokio::select! {
+                    biased;
+                    () = complete => {
+                        self.read_the_rest();
+                        continue;
+                    }
+                    entry = self.entries.next() => entry,
+                },
+            };
+            let Some(entry) = line_or_error(entry?) else {
+                continue;
+            };
+            if let Ok(entry) = &entry {
+                self.query.after_cursor = Some(entry.cursor.clone());
+                self.query.tail = None;
+            }
+            return Some(entry);
+        }
+    }
+
+    /// The follower may be a little behind.
+    fn read_the_rest(&mut self) {
+        self.complete = None;
+        self.query.follow = false;
+        if self.query.tail == Some(0) {
+            // Of the lines until now none would be shown, also not those that the follower has not seen.
+            self.query.tail = None;
+            self.query.since = self.query.since.max(Some(self.opened));
+        }
+        self.entries = self.journal.entries(&self.query);
     }
 }
 
@@ -153,7 +228,10 @@ impl InstanceLogs for JournalLogs {
             };
             wanted.container = Some(container);
         }
-        Ok(self.lines(&wanted))
+        Ok(match wanted.follow {
+            true => self.followed(&assignment.instance, wanted),
+            false => self.lines(&wanted),
+        })
     }
 
     async fn gone(&self, workload: &LoggedWorkload, _: &[String]) -> GoneInstances {
@@ -398,6 +476,13 @@ fn relayed(node: String, lines: JsonLines<LogLine>) -> LogStream {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        collections::BTreeMap,
+        sync::atomic::{AtomicBool, Ordering},
+    };
+
+    use parking_lot::Mutex;
+
     use super::*;
     use kat_systemd::{LogEntries, UserSessions};
     use kat_testing::systemd::fake::{FakeMachine, UnitBehaviour};
@@ -406,7 +491,12 @@ mod tests {
     /// Log lines: the container, the run of the unit, and the text.
     struct Lines(Vec<(&'static str, Option<String>, &'static str)>);
 
+    #[async_trait]
     impl LogSource for Lines {
+        async fn synchronize(&self) -> Result<(), LogError> {
+            Ok(())
+        }
+
         fn entries(&self, query: &JournalQuery) -> LogEntries {
             let mut found: Vec<Result<LogEntry, LogError>> = (1_u64..)
                 .zip(&self.0)
@@ -498,6 +588,125 @@ mod tests {
         assert_eq!(previous(&machine, unmarked).await, ["a1"]);
         machine.user_manager(uid).set_unreachable(Some("gone"));
         assert_eq!(previous(&machine, before).await, ["a1"]);
+    }
+
+    /// A journal that has the last line only once it is synchronized, and whose follower never sees
+    /// that.
+    #[derive(Default)]
+    struct LateLine {
+        /// What the follower sees.
+        seen: Vec<&'static str>,
+        /// journald does not answer.
+        hangs: bool,
+        synchronized: AtomicBool,
+        queries: Mutex<Vec<JournalQuery>>,
+    }
+
+    #[async_trait]
+    impl LogSource for LateLine {
+        fn entries(&self, query: &JournalQuery) -> LogEntries {
+            self.queries.lock().push(query.clone());
+            let entry = |message: &str| -> Result<LogEntry, LogError> {
+                let line = serde_json::json!({
+                    "__REALTIME_TIMESTAMP": "1", "__CURSOR": message, "MESSAGE": message,
+                });
+                Ok(LogEntry::parse(line.to_string().as_bytes()).unwrap())
+            };
+            match (query.follow, self.synchronized.load(Ordering::SeqCst)) {
+                (true, _) => {
+                    let seen: Vec<_> = self.seen.iter().copied().map(entry).collect();
+                    Box::pin(stream::iter(seen).chain(stream::pending()))
+                }
+                (false, true) => Box::pin(stream::iter([entry("last")])),
+                (false, false) => Box::pin(stream::empty()),
+            }
+        }
+
+        async fn synchronize(&self) -> Result<(), LogError> {
+            if self.hangs {
+                std::future::pending::<()>().await;
+            }
+            self.synchronized.store(true, Ordering::SeqCst);
+            Ok(())
+        }
+    }
+
+    /// The followed log of an instance of this machine, from its last `tail` lines on.
+    async fn followed(journal: &Arc<LateLine>, tail: u64) -> (LogStream, InstanceHistory) {
+        let text = include_str!("../../../tests/render/every-field/assignment.json");
+        let assignment: Assignment = serde_json::from_str(text).unwrap();
+        let history = InstanceHistory::stored("/nonexistent/history.json".into());
+        let here = (assignment.instance.clone(), assignment.clone());
+        history.note(&BTreeMap::from([here]), Timestamp::UNIX_EPOCH);
+        let logs = JournalLogs {
+            journal: Arc::<LateLine>::clone(journal),
+            managers: Arc::new(FakeMachine::new()),
+            node: "n1".to_owned(),
+            history: history.clone(),
+        };
+        let entry = InstanceEntry {
+            node: "n1".to_owned(),
+            created_revision: 0,
+            assignment: Stored {
+                revision: 0,
+                value: Arc::new(assignment),
+            },
+        };
+        let query = LogQuery {
+            follow: true,
+            tail: Some(tail),
+            ..LogQuery::default()
+        };
+        (logs.open(&entry, query).await.unwrap(), history)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_followed_log_ends_with_the_last_line_of_its_instance() {
+        let journal = Arc::new(LateLine {
+            seen: vec!["first"],
+            ..LateLine::default()
+        });
+        let (mut found, history) = followed(&journal, 10).await;
+        assert_eq!(found.next().await.unwrap().unwrap().message, "first");
+        let more = tokio::time::timeout(Duration::from_secs(60), found.next()).await;
+        assert!(more.is_err(), "the instance is still there");
+
+        history.note(&BTreeMap::new(), Timestamp::UNIX_EPOCH);
+        let rest: Vec<_> = found.map(|line| line.unwrap().message).collect().await;
+        assert_eq!(rest, ["last"]);
+        let queries = journal.queries.lock().clone();
+        assert_eq!(queries.len(), 2);
+        assert_eq!(queries[1].after_cursor.as_deref(), Some("first"));
+        assert_eq!(queries[1].tail, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_journald_that_hangs_holds_up_no_line_that_its_follower_has() {
+        let journal = Arc::new(LateLine {
+            seen: vec!["first", "second"],
+            hangs: true,
+            ..LateLine::default()
+        });
+        let (mut found, history) = followed(&journal, 10).await;
+        history.note(&BTreeMap::new(), Timestamp::UNIX_EPOCH);
+        for expected in ["first", "second"] {
+            let line = tokio::time::timeout(Duration::from_secs(1), found.next()).await;
+            assert_eq!(line.unwrap().unwrap().unwrap().message, expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_that_is_followed_from_now_on_has_the_last_line_as_its_first() {
+        let journal = Arc::new(LateLine::default());
+        let (mut found, history) = followed(&journal, 0).await;
+        let none = tokio::time::timeout(Duration::from_secs(60), found.next()).await;
+        assert!(none.is_err(), "the instance has said nothing yet");
+        history.note(&BTreeMap::new(), Timestamp::UNIX_EPOCH);
+        let rest: Vec<_> = found.map(|line| line.unwrap().message).collect().await;
+        assert_eq!(rest, ["last"]);
+        let queries = journal.queries.lock().clone();
+        assert_eq!((queries[0].tail, queries[1].tail), (Some(0), None));
+        assert!(queries[1].since.is_some());
     }
 
     fn gone(number: usize) -> GoneInstance {

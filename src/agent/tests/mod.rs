@@ -50,7 +50,7 @@ use crate::{
 };
 use kat_host::{commands::CommandError, users::UserError};
 use kat_render::{RenderSettings, Renderer};
-use kat_systemd::{JournalQuery, LogEntries, LogEntry, LogSource, ProgramStream};
+use kat_systemd::{JournalQuery, LogEntries, LogEntry, LogError, LogSource, ProgramStream};
 use kat_testing::systemd::fake::{FakeMachine, FakeManager, UnitBehaviour};
 use kat_types::{
     api::{InstancePhase, InstanceReport},

@@ -142,7 +142,12 @@ impl Logs {
     }
 }
 
+#[async_trait]
 impl LogSource for Logs {
+    async fn synchronize(&self) -> Result<(), LogError> {
+        Ok(())
+    }
+
     fn entries(&self, query: &JournalQuery) -> LogEntries {
         // The agent queries a run after its end, when the hook has already logged.
         let refusal = self.refusals.lock().get(&query.unit).cloned();

@@ -56,8 +56,9 @@ const PADDING: u16 = 3;
 const LEAST: usize = 12;
 /// The same, where columns stand closer together and are still too wide.
 const LEAST_NARROW: usize = 10;
-/// The column of sentences that pages have whole.
+/// The columns of sentences that pages have whole.
 const MESSAGE: &str = "MESSAGE";
+const TO_DO: &str = "TO DO";
 
 /// How the words of a column are made shorter. All other columns have names, reasons and numbers,
 /// which are used in other commands and stay whole.
@@ -85,6 +86,8 @@ pub(crate) struct Table {
     texts: Vec<&'static str>,
     /// Columns that are left out where names need their room, the least useful one first.
     optional: Vec<&'static str>,
+    /// Places of the columns that are left out, each among those that were there before.
+    left_out: Vec<usize>,
 }
 
 impl Table {
@@ -113,7 +116,13 @@ impl Table {
         self
     }
 
-    pub(crate) fn row(&mut self, cells: Vec<Cell>) {
+    /// Adds a row of all columns, also of those that are left out above it.
+    pub(crate) fn row(&mut self, mut cells: Vec<Cell>) {
+        for index in &self.left_out {
+            if *index < cells.len() {
+                cells.remove(*index);
+            }
+        }
         self.rows.push(cells);
     }
 
@@ -135,6 +144,7 @@ impl Table {
             narrow: self.narrow,
             texts: self.texts.clone(),
             optional: self.optional.clone(),
+            left_out: self.left_out.clone(),
         }
     }
 
@@ -228,11 +238,14 @@ impl Table {
     /// Leaves out a column that says nothing, or else the least useful one. Returns whether there
     /// was one.
     fn leave_one_out(&mut self) -> bool {
-        // Rows that are printed later may have something in it.
-        if !self.widths.is_empty() {
+        // The headers are printed already.
+        if self.bare {
             return false;
         }
-        let says_nothing = (0..self.headers.len()).find(|index| self.says_nothing(*index));
+        // Rows that are printed later may have something in a column that says nothing yet.
+        let is_followed = !self.widths.is_empty();
+        let says_nothing =
+            (0..self.headers.len()).find(|index| !is_followed && self.says_nothing(*index));
         let least_useful = || {
             let mut optional = self.optional.iter();
             optional.find_map(|one| self.headers.iter().position(|header| header == one))
@@ -241,6 +254,10 @@ impl Table {
             return false;
         };
         self.headers.remove(index);
+        if index < self.widths.len() {
+            self.widths.remove(index);
+        }
+        self.left_out.push(index);
         for row in self.rows.iter_mut().filter(|row| index < row.len()) {
             row.remove(index);
         }
@@ -256,12 +273,16 @@ impl Table {
         !self.rows.is_empty() && rows.all(|row| row.get(index).is_some_and(is_nothing))
     }
 
-    /// The text of a page, with spaces before each line. A page has whole messages: where the last
+    /// The text of a page, with spaces before each line. A page has whole sentences: where the last
     /// column has some that do not fit, each stands below its row, broken between words.
     pub(crate) fn on_page(mut self, colour: bool, width: Option<usize>, spaces: usize) -> String {
         let room = width.map(|width| width.saturating_sub(spaces));
         let is_too_wide = room.is_some_and(|room| self.excess(&self.column_widths(), room) > 0);
-        if !is_too_wide || self.headers.last() != Some(&MESSAGE) {
+        let has_sentences = self
+            .headers
+            .last()
+            .is_some_and(|last| [MESSAGE, TO_DO].contains(last));
+        if !is_too_wide || !has_sentences {
             return self.within(room).indented(colour, spaces);
         }
         let last = self.headers.len().saturating_sub(1);
@@ -513,7 +534,43 @@ mod tests {
             widths: vec![1],
             ..table
         };
-        assert_eq!(headers(&followed, 20), "NAME HEALTH RESTARTS REASON AGE");
+        assert_eq!(headers(&followed, 47), "NAME HEALTH RESTARTS REASON AGE");
+        assert_eq!(headers(&followed, 20), "NAME HEALTH RESTARTS REASON");
+    }
+
+    #[test]
+    fn a_column_that_is_left_out_above_is_left_out_in_later_rows() {
+        let headers = vec!["CHANGE", "NAME", "AGE", "HEALTH", "REASON"];
+        let row = |change: &str, reason: &str| -> Vec<Cell> {
+            [change, "web-abcde", "5m", "healthy", reason]
+                .map(Cell::new)
+                .into()
+        };
+        let mut above = Table::new(headers)
+            .with_first(7)
+            .with_optional(&["AGE", "HEALTH"]);
+        above.row(row("-", "VolumeMissing"));
+        let above = above.within(Some(33));
+        assert_eq!(
+            above.render(false),
+            "CHANGE   NAME       REASON\n-        web-abcde  VolumeMissing\n"
+        );
+        let mut below = above.continuation();
+        below.row(row("changed", "Evicted"));
+        // No column is left out below headers that are printed.
+        let below = below.within(Some(10));
+        assert_eq!(below.render(false), "changed  web-abcde  Evicted\n");
+    }
+
+    #[test]
+    fn what_is_to_be_done_stands_below_its_row_where_it_does_not_fit() {
+        let mut table = Table::new(vec!["KIND", "NAME", "TO DO"]);
+        let what = "change it, then: `katcall secret set db -n shop`";
+        table.row(["Secret", "db", what].map(Cell::new).into());
+        assert_eq!(
+            table.on_page(false, Some(40), 0),
+            "KIND     NAME\nSecret   db\n  change it, then:\n    `katcall secret set db -n shop`\n"
+        );
     }
 
     #[test]

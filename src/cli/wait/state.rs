@@ -345,7 +345,7 @@ impl RolloutWait {
         });
         let ending = ending.map(|item| {
             let key = (item.metadata.name.clone(), word(&item.status.phase));
-            (key, ending_in_words(item))
+            (key, ending_in_words(item, self.is_over(item)))
         });
         unwell.chain(own).chain(ending)
     }
@@ -412,6 +412,15 @@ impl RolloutWait {
                 _ => earlier,
             }
         })
+    }
+
+    /// Whether the program of a run's instance has ended; that of a Service starts again. After a restart the
+    /// code may be of an earlier end.
+    fn is_over(&self, item: &InstanceItem) -> bool {
+        let is_job = |workload: &WorkloadItem| workload.spec.job.is_some();
+        self.workload.as_ref().is_some_and(is_job)
+            && item.status.restarts == 0
+            && self.exit_codes.contains_key(&item.metadata.name)
     }
 
     /// Such as `, 1 old one stopping`; empty where none stops.
@@ -544,13 +553,14 @@ fn without_lines(line: &str) -> &str {
 }
 
 /// Such as `web-abcde on a is stopping: ...`.
-fn ending_in_words(item: &InstanceItem) -> String {
+fn ending_in_words(item: &InstanceItem, is_over: bool) -> String {
     let status = &item.status;
     let place = match &status.node {
         Some(node) => format!(" on {node}"),
         None => String::new(),
     };
     let said = match status.reason.is_empty() {
+        true if is_over => "its program has ended; its machine removes what it used".to_owned(),
         true => "its program has not ended on its stop signal yet (stopSignal, or init: true); its machine kills it when terminationGraceSeconds are over".to_owned(),
         false => reason_and_message(&status.reason, &status.message),
     };

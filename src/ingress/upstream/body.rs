@@ -14,8 +14,10 @@ use std::{
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
-use tokio::time::{Instant, Sleep, sleep};
-use tokio_util::sync::CancellationToken;
+use tokio::{
+    sync::Notify,
+    time::{Instant, Sleep, sleep},
+};
 
 use super::{ActiveRequest, pool::ReturnedConnection};
 use crate::{access::RequestRecord, headers::clean_trailers};
@@ -78,9 +80,11 @@ pub(crate) struct BodyProgress {
     last: Mutex<Instant>,
     received: AtomicU64,
     /// The instance wants the body.
-    wanted: CancellationToken,
+    wanted: AtomicBool,
     /// The instance's answer has ended.
-    answered: CancellationToken,
+    answered: AtomicBool,
+    /// Wakes a body that waits for one of the two.
+    decided: Notify,
 }
 
 impl Default for BodyProgress {
@@ -91,8 +95,9 @@ impl Default for BodyProgress {
             touched: AtomicBool::new(false),
             last: Mutex::new(Instant::now()),
             received: AtomicU64::new(0),
-            wanted: CancellationToken::new(),
-            answered: CancellationToken::new(),
+            wanted: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
+            decided: Notify::new(),
         }
     }
 }
@@ -121,13 +126,29 @@ impl BodyProgress {
 
     /// The instance has sent `100 Continue`.
     pub(crate) fn continue_body(&self) {
-        self.wanted.cancel();
+        self.wanted.store(true, Relaxed);
+        self.decided.notify_one();
     }
 
     /// The instance's answer has ended: a body that still waits for `100 Continue` is not sent any
     /// more. Before the end that would break the connection that the answer comes on.
     fn answer_ended(&self) {
-        self.answered.cancel();
+        self.answered.store(true, Relaxed);
+        self.decided.notify_one();
+    }
+
+    /// Waits until the instance wants the body (true), or its answer has ended (false).
+    async fn is_wanted(&self) -> bool {
+        loop {
+            if self.wanted.load(Relaxed) {
+                return true;
+            }
+            if self.answered.load(Relaxed) {
+                return false;
+            }
+            // A notification before this is kept for it.
+            self.decided.notified().await;
+        }
     }
 }
 
@@ -153,13 +174,12 @@ impl RequestBody {
         idle: Duration,
         waits: bool,
     ) -> Self {
-        let (wanted, answered) = (progress.wanted.clone(), progress.answered.clone());
         let gate = waits.then(|| -> Gate {
+            let progress = Arc::clone(&progress);
             Box::pin(async move {
                 tokio::select! {
                     biased;
-                    () = wanted.cancelled() => true,
-                    () = answered.cancelled() => false,
+                    is_wanted = progress.is_wanted() => is_wanted,
                     () = sleep(CONTINUE_PATIENCE) => true,
                 }
             })
@@ -519,6 +539,30 @@ mod tests {
         });
         drop(body);
         assert!(!was_cut.load(Relaxed));
+    }
+
+    #[tokio::test]
+    async fn a_waiting_body_learns_what_was_decided_before_and_during_its_wait() {
+        let decide = |progress: &BodyProgress, is_wanted| match is_wanted {
+            true => progress.continue_body(),
+            false => progress.answer_ended(),
+        };
+        for expected in [true, false] {
+            let before = BodyProgress::default();
+            decide(&before, expected);
+            assert_eq!(before.is_wanted().await, expected);
+            let during = BodyProgress::default();
+            let (is_wanted, ()) =
+                tokio::join!(during.is_wanted(), async { decide(&during, expected) });
+            assert_eq!(is_wanted, expected);
+        }
+        let both = BodyProgress::default();
+        both.continue_body();
+        both.answer_ended();
+        assert!(
+            both.is_wanted().await,
+            "what the instance asked for is sent"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -142,6 +142,13 @@ impl ReturnedConnection {
         else {
             return;
         };
+        // Mostly the connection saw the end of the answer before its reader.
+        if sender.is_ready() {
+            if let Some(pool) = pool.upgrade() {
+                pool.keep(address, sender);
+            }
+            return;
+        }
         tokio::spawn(async move {
             let ready = timeout(READY_PATIENCE, sender.ready()).await;
             if matches!(ready, Ok(Ok(())))
@@ -392,4 +399,50 @@ async fn connect_http2(target: &Target) -> Result<SharedConnection, SendError> {
         streams: Arc::default(),
         last_used: Instant::now(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use tokio::{io::AsyncReadExt, net::TcpListener};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_is_kept_as_soon_as_its_answer_has_been_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = Target {
+            address: listener.local_addr().unwrap(),
+            protocol: UpstreamProtocol::Http,
+            connect: Duration::from_secs(10),
+            header: Vec::new(),
+        };
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                assert!(stream.read_buf(&mut request).await.unwrap() > 0);
+            }
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+            stream.write_all(answer).await.unwrap();
+            // Open until the other end closes.
+            let _ = stream.read_buf(&mut request).await;
+        });
+        let pool = Arc::<ConnectionPool>::default();
+        let mut request = Request::new(RequestBody::empty());
+        *request.uri_mut() = "/".parse().unwrap();
+        let answered = pool.send(&target, request).await;
+        let Ok(Answered {
+            response,
+            connection: Some(connection),
+        }) = answered
+        else {
+            panic!("no answer, or no connection to keep");
+        };
+        let body = response.into_body().collect().await.unwrap();
+        assert_eq!(body.to_bytes(), "ok");
+        // No other task runs in between.
+        connection.give_back();
+        assert!(pool.take(target.address).is_some());
+    }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{JobPlan, Schedule, per_node, scheduled_run};
+use super::{JobPlan, LONGEST_AHEAD, Schedule, is_of_time_to_come, per_node, scheduled_run};
 use crate::{
     rollout::{in_place, slot::LiveInstance},
     service::WorkloadPlanner,
@@ -46,6 +46,9 @@ const SHORTEST_DEADLINE: u32 = 10;
 const LOST: &str = "its machine has nothing of its end";
 /// A machine whose clock is further ahead than this has decided times that are still to come.
 const CLOCK_AHEAD: SignedDuration = SignedDuration::from_secs(60);
+/// Most runs of a machine that are open at once. It begins one at a time; one that it knows nothing of any
+/// more is open until its time is decided.
+const MOST_OPEN_RUNS: usize = 4;
 
 /// The machine that keeps the schedule of a Job, as its status has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -224,7 +227,7 @@ fn is_usable(
 ) -> bool {
     let latest = match is_withdrawn(live, bound) {
         true => Timestamp::MAX,
-        false => now.checked_add(CLOCK_AHEAD).unwrap_or(now),
+        false => latest_decided(now),
     };
     let is_later = |run: &BoundRun| run.scheduled > report.from && run.scheduled <= latest;
     report.handled >= report.from
@@ -237,6 +240,18 @@ fn is_usable(
             .all(|run| run.failed.len() <= MOST_BOUND_RETRIES)
 }
 
+/// The latest time that a machine may have decided.
+fn latest_decided(now: Timestamp) -> Timestamp {
+    now.checked_add(CLOCK_AHEAD).unwrap_or(now)
+}
+
+/// Until when the leader takes the times of a report as decided. A machine whose clock is a little ahead has
+/// begun times to come, which the next instance would begin again. Later ones are not decided, whatever its
+/// clock is: those with a record have had their run.
+fn decided_until(report: &BoundReport, now: Timestamp) -> Timestamp {
+    report.handled.min(latest_decided(now))
+}
+
 /// Whether the machine's own assignment says that it gives the schedule back.
 fn is_withdrawn(live: &LiveInstance<'_>, bound: &BoundSchedule) -> bool {
     bound.closed || !live.is_wanted()
@@ -244,6 +259,107 @@ fn is_withdrawn(live: &LiveInstance<'_>, bound: &BoundSchedule) -> bool {
 
 fn report_of<'l>(live: &'l LiveInstance<'_>) -> Option<&'l BoundReport> {
     live.record.and_then(|record| record.bound.as_ref())
+}
+
+/// Whether nothing follows a report, if its schedule is taken back.
+fn is_last(report: &BoundReport) -> bool {
+    report.idle && report.runs.iter().all(|run| run.end.is_some())
+}
+
+/// The runs of a report that get a record, in the order of their times. A machine can report any time:
+/// one that its schedule does not have gets none, nor one more than a day to come. A run that is over is
+/// taken with the decision about its time, after which no report has it again. The report that gives the
+/// schedule back (`takes_all`) is the last one: runs that a clock that was ahead began decide nothing.
+/// `has_record` says whether there is a record for a time.
+fn runs_to_take<'r>(
+    report: &'r BoundReport,
+    bound: &BoundSchedule,
+    takes_all: bool,
+    has_record: impl Fn(Timestamp) -> bool,
+    now: Timestamp,
+) -> Vec<&'r BoundRun> {
+    let latest = now.checked_add(LONGEST_AHEAD).unwrap_or(Timestamp::MAX);
+    let is_meant = |run: &&BoundRun| {
+        let is_settled = takes_all || run.end.is_none() || run.scheduled <= report.handled;
+        is_settled && run.scheduled <= latest
+    };
+    let mut runs: Vec<&BoundRun> = report.runs.iter().filter(is_meant).collect();
+    runs.sort_by_key(|run| run.scheduled);
+    // No agent reports a time twice: each plan would write both, one over the other.
+    runs.dedup_by_key(|run| run.scheduled);
+    // A run that is active is reported for long, and in each plan a schedule would be read for it.
+    if runs.iter().all(|run| has_record(run.scheduled)) {
+        return runs;
+    }
+    // That of the assignment: the Job may have got another one meanwhile.
+    match Schedule::parse(&bound.schedule, &bound.time_zone) {
+        Ok(schedule) => schedule.with_times(runs, |run| Some(run.scheduled)),
+        // Which times it has is not known: an earlier version could read it.
+        Err(_) => runs,
+    }
+}
+
+/// Whether as many runs of a machine are open as there may be. No agent reports more: such records would
+/// never be deleted.
+fn has_open_runs(job: &JobPlan<'_>, is_open: impl Fn(&JobRunRecord) -> bool) -> bool {
+    let open = job.runs.values().filter(|run| is_open(&run.value));
+    open.count() >= MOST_OPEN_RUNS
+}
+
+/// What a report says of the end of a machine's schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KeepingEnd {
+    /// The machine keeps it.
+    None,
+    /// It is given back, and the report has its last runs.
+    GivenBack,
+    /// The instance has stopped, and nothing can be known of its last runs: times until now may have had one.
+    Unknown,
+}
+
+/// What the leader takes of the report of a machine that keeps a schedule.
+struct KeeperReport<'l> {
+    /// The report, if it is about the assignment as it is and can be taken.
+    taken: Option<&'l BoundReport>,
+    /// Those of its runs that get a record.
+    runs: Vec<&'l BoundRun>,
+    /// The machine has stopped the instance.
+    is_stopped: bool,
+    end: KeepingEnd,
+}
+
+impl<'l> KeeperReport<'l> {
+    /// `is_own` says that the Job's state has the instance as the keeper.
+    fn read(
+        live: &'l LiveInstance<'_>,
+        bound: &BoundSchedule,
+        is_own: bool,
+        has_record: impl Fn(Timestamp) -> bool,
+        now: Timestamp,
+    ) -> Self {
+        let stated = report_of(live).filter(|report| is_about(report, bound));
+        let taken = stated.filter(|report| is_own && is_usable(report, live, bound, now));
+        let stopped = live
+            .record
+            .filter(|record| !live.is_wanted() && record.phase == InstancePhase::Stopped);
+        let says_nothing = stopped.is_some_and(|record| record.bound.is_none());
+        let is_unusable = stopped.is_some() && stated.is_some() && taken.is_none();
+        let end = if is_own && (says_nothing || is_unusable) {
+            KeepingEnd::Unknown
+        } else if is_withdrawn(live, bound) && taken.is_some_and(is_last) {
+            KeepingEnd::GivenBack
+        } else {
+            KeepingEnd::None
+        };
+        let takes_all = end == KeepingEnd::GivenBack;
+        let runs = taken.map(|report| runs_to_take(report, bound, takes_all, has_record, now));
+        Self {
+            taken,
+            runs: runs.unwrap_or_default(),
+            is_stopped: stopped.is_some(),
+            end,
+        }
+    }
 }
 
 /// The record of a run that a machine began.
@@ -514,43 +630,46 @@ impl WorkloadPlanner<'_, '_, '_> {
         if live.is_wanted() {
             job.state.bound = Some(live.id.to_owned());
         }
-        let is_own = job.state.bound.as_deref() == Some(live.id);
-        let stated = report_of(live).filter(|report| is_about(report, bound));
-        let report = stated.filter(|report| is_own && is_usable(report, live, bound, now));
+        let keeps = |state: &JobStateRecord| state.bound.as_deref() == Some(live.id);
+        let has_record = |time| job.runs.contains_key(&scheduled_run(time));
+        let report = KeeperReport::read(live, bound, keeps(&job.state), has_record, now);
         let mut next = bound.clone();
         let mut conditions = Vec::new();
-        if let Some(report) = report {
-            for run in &report.runs {
-                self.take_run(job, (live, bound), run, &mut conditions);
-            }
-            if report.handled > bound.handled {
-                next.handled = report.handled;
-                self.take_handled(job, report, &mut conditions);
-            }
+        for run in &report.runs {
+            self.take_run(job, (live, bound), run, &mut conditions);
         }
-        let stopped = live
-            .record
-            .filter(|record| !live.is_wanted() && record.phase == InstancePhase::Stopped);
-        let says_nothing = stopped.is_some_and(|record| record.bound.is_none());
-        let is_unusable = stopped.is_some() && stated.is_some() && report.is_none();
-        if is_own && (says_nothing || is_unusable) {
-            // Nothing can be known of runs: times until now may have had one.
+        if let Some(taken) = report.taken.filter(|taken| taken.handled > bound.handled) {
+            next.handled = taken.handled;
+            self.take_handled(job, taken, &mut conditions);
+        }
+        if report.end == KeepingEnd::Unknown {
             job.state.handled = job.state.handled.max(Some(now));
+        }
+        if report.end != KeepingEnd::None {
             job.state.bound = None;
             self.close_lost(job, None, &mut conditions);
         }
-        let is_over =
-            |report: &BoundReport| report.idle && report.runs.iter().all(|run| run.end.is_some());
-        let is_taken = is_withdrawn(live, bound) && report.is_some_and(is_over);
-        if is_taken {
-            job.state.bound = None;
-            self.close_lost(job, None, &mut conditions);
-        }
+        let keeps = keeps(&job.state);
+        self.answer_keeper(live, &report, next, withdrawal, keeps);
+        self.commit_state(job, &before, conditions, "what a machine decided");
+    }
+
+    /// Writes what a machine has to do next, or removes its instance once that has stopped and `keeps` no
+    /// schedule any more.
+    fn answer_keeper(
+        &mut self,
+        live: &LiveInstance<'_>,
+        report: &KeeperReport<'_>,
+        mut next: BoundSchedule,
+        withdrawal: Withdrawal,
+        keeps: bool,
+    ) {
         next.closed |= withdrawal != Withdrawal::None;
-        let stops = live.is_wanted() && (is_taken || withdrawal == Withdrawal::Stop);
-        if stopped.is_some() && job.state.bound.as_deref() != Some(live.id) {
+        let is_over = report.end == KeepingEnd::GivenBack || withdrawal == Withdrawal::Stop;
+        let stops = live.is_wanted() && is_over;
+        if report.is_stopped && !keeps {
             self.draft.remove(&mut self.group, live.node, live.id);
-        } else if stops || next != *bound {
+        } else if stops || live.assignment.bound.as_ref() != Some(&next) {
             let assignment = Assignment {
                 wanted: match stops {
                     true => DesiredRun::Stopped,
@@ -565,7 +684,6 @@ impl WorkloadPlanner<'_, '_, '_> {
             let message = "stopped because the leader takes its schedule back".to_owned();
             self.instance_event(EventReason::Stopping, live.id, message);
         }
-        self.commit_state(job, &before, conditions, "what a machine decided");
     }
 
     /// Writes the record of a run that a machine began.
@@ -582,6 +700,10 @@ impl WorkloadPlanner<'_, '_, '_> {
         let is_open =
             |stored: &Stored<Arc<JobRunRecord>>| stored.value.bound && stored.value.is_active();
         if stored.as_ref().is_some_and(|stored| !is_open(stored)) {
+            return;
+        }
+        let is_open = |run: &JobRunRecord| run.bound && !run.is_by_machines() && run.is_active();
+        if run.end.is_none() && stored.is_none() && has_open_runs(job, is_open) {
             return;
         }
         let before = match &stored {
@@ -658,21 +780,37 @@ impl WorkloadPlanner<'_, '_, '_> {
         report: &BoundReport,
         conditions: &mut Vec<Compare>,
     ) {
-        // The leader decides the times to come, whatever the machine's clock is; those with a record have
-        // had their run.
-        let come = report.handled.min(self.draft.now);
-        job.state.handled = job.state.handled.max(Some(come));
+        let decided = decided_until(report, self.draft.now);
+        job.state.handled = job.state.handled.max(Some(decided));
         if let Some(skipped) = &report.skipped {
-            job.state.skips = job.state.skips.saturating_add(u64::from(report.skips));
-            job.state.skipped = Some(skipped.clone());
-            let reason = match skipped.reason == Reason::RunOverlapped {
-                true => EventReason::RunSkipped,
-                false => EventReason::RunMissed,
-            };
-            let message = format!("{}: {}", skipped.scheduled, skipped.message);
-            self.workload_event(EventKind::Warning, reason, message);
+            self.note_skipped(job, None, skipped.clone(), u64::from(report.skips));
         }
         self.close_lost(job, Some(report.handled), conditions);
+    }
+
+    /// Notes times that a machine has left without a run. `node` is the machine where others have the same
+    /// times.
+    fn note_skipped(
+        &mut self,
+        job: &mut JobPlan<'_>,
+        node: Option<&str>,
+        mut skipped: SkippedRun,
+        skips: u64,
+    ) {
+        let reason = match skipped.reason == Reason::RunOverlapped {
+            true => EventReason::RunSkipped,
+            false => EventReason::RunMissed,
+        };
+        let message = match node {
+            Some(node) => {
+                skipped.message = format!("on {node}: {}", skipped.message);
+                format!("{} {}", skipped.scheduled, skipped.message)
+            }
+            None => format!("{}: {}", skipped.scheduled, skipped.message),
+        };
+        self.workload_event(EventKind::Warning, reason, message);
+        job.state.skips = job.state.skips.saturating_add(skips);
+        job.state.skipped = Some(skipped);
     }
 
     /// Ends the runs of machines that are active although no machine keeps the schedule.
@@ -770,6 +908,16 @@ impl WorkloadPlanner<'_, '_, '_> {
         let Some(handled) = job.state.handled else {
             return;
         };
+        // A machine knows one time until which all are decided. It would begin those again that a clock which
+        // was further ahead has begun: the leader finds their records.
+        let now = self.draft.now;
+        let jitter = job.spec.jitter_seconds;
+        let is_ahead = |run: &JobRunRecord| {
+            is_of_time_to_come(run, jitter, now) && run.scheduled > Some(handled)
+        };
+        if job.runs.values().any(|run| is_ahead(&run.value)) {
+            return;
+        }
         let Some(schedule) = job.spec.schedule.clone() else {
             return;
         };

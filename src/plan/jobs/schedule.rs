@@ -11,7 +11,7 @@ use croner::{
     parser::{CronParser, Seconds, Year},
 };
 use jiff::{
-    Timestamp, Zoned,
+    SignedDuration, Timestamp, Zoned,
     tz::{TimeZone, TimeZoneDatabase},
 };
 
@@ -91,6 +91,35 @@ impl Schedule {
         Some(found.timestamp()).filter(|found| *found < at)
     }
 
+    /// Those of these entries, in the order of their times, that are at a time of the schedule. A rare
+    /// schedule takes long to compute: its next time is computed once for all entries before it.
+    pub fn with_times<T>(
+        &self,
+        entries: impl IntoIterator<Item = T>,
+        time_of: impl Fn(&T) -> Option<Timestamp>,
+    ) -> Vec<T> {
+        let mut found = Vec::new();
+        let mut next: Option<Timestamp> = None;
+        for entry in entries {
+            let Some(at) = time_of(&entry) else {
+                continue;
+            };
+            if next.is_none_or(|next| next < at) {
+                let Ok(before) = at.checked_sub(SignedDuration::from_secs(1)) else {
+                    continue;
+                };
+                let Some(time) = self.after(before) else {
+                    break;
+                };
+                next = Some(time);
+            }
+            if next == Some(at) {
+                found.push(entry);
+            }
+        }
+        found
+    }
+
     fn zoned(&self, at: Timestamp) -> Zoned {
         at.to_zoned(self.zone.clone())
     }
@@ -144,6 +173,33 @@ mod tests {
                 "2026-10-25T02:00:00Z"
             ]
         );
+    }
+
+    #[test]
+    fn the_times_of_a_schedule_are_found_among_others_also_where_the_clocks_change() {
+        let of_weeks = [
+            ("2026-03-01T00:00:00Z", "2026-04-01T00:00:00Z"),
+            ("2026-10-15T00:00:00Z", "2026-11-05T00:00:00Z"),
+        ];
+        let at = |text: &str| -> Timestamp { text.parse().unwrap() };
+        let second = SignedDuration::from_secs(1);
+        for expression in ["30 2 * * *", "0 3 * * *", "*/30 * * * *", "15,45 0-3 * * *"] {
+            for zone in ["UTC", "Europe/Berlin", "America/New_York"] {
+                let schedule = Schedule::parse(expression, zone).unwrap();
+                for (from, until) in of_weeks {
+                    let (mut last, until) = (at(from), at(until));
+                    let (mut times, mut entries) = (Vec::new(), Vec::new());
+                    while let Some(next) = schedule.after(last).filter(|next| *next < until) {
+                        times.push(next);
+                        entries.extend([next, next.checked_add(second).unwrap()]);
+                        last = next;
+                    }
+                    assert!(times.len() > 20, "{expression} in {zone}");
+                    let found = schedule.with_times(entries, |entry| Some(*entry));
+                    assert_eq!(found, times, "{expression} in {zone}");
+                }
+            }
+        }
     }
 
     #[test]

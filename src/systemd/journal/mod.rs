@@ -8,13 +8,17 @@ use std::{
     path::{Path, PathBuf},
     pin::Pin,
     process::Stdio,
-    time::{Duration, SystemTime},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
 };
 
+use async_trait::async_trait;
 use futures_util::{Stream, stream};
 use tokio::{
     io::{AsyncReadExt, BufReader},
     process::{Child, ChildStderr, ChildStdout, Command},
+    sync::Mutex,
+    task::JoinError,
     time::timeout,
 };
 
@@ -28,7 +32,7 @@ pub use self::entry::{LogEntry, ProgramStream};
 
 /// Longest JSON line in bytes.
 pub const LINE_LIMIT: usize = 1024 * 1024;
-/// Longest wait for journalctl's end after the end of its output.
+/// Longest wait for journalctl's end after the end of its output, and for journald to be read up to now.
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// Bytes of journalctl's standard error that are kept.
 const WORDS_LIMIT: u64 = 4096;
@@ -98,15 +102,28 @@ impl LogError {
 pub type LogEntries = Pin<Box<dyn Stream<Item = Result<LogEntry, LogError>> + Send>>;
 
 /// A source of logs.
+#[async_trait]
 pub trait LogSource: Send + Sync {
     /// The selected entries. Dropping the stream ends the reading.
     fn entries(&self, query: &JournalQuery) -> LogEntries;
+
+    /// Waits until all that was logged before the call can be read.
+    async fn synchronize(&self) -> Result<(), LogError>;
 }
 
 /// The machine's journal. The process has to be root or in the group `systemd-journal`.
 #[derive(Debug, Clone)]
 pub struct Journal {
     program: PathBuf,
+    last_sync: Arc<Mutex<Option<JournalSync>>>,
+}
+
+/// The last call of `journalctl --sync`.
+#[derive(Debug)]
+struct JournalSync {
+    began: Instant,
+    /// Why it failed.
+    failed: Option<String>,
 }
 
 impl Default for Journal {
@@ -124,10 +141,12 @@ impl Journal {
     pub fn with_program(program: &Path) -> Self {
         Self {
             program: program.to_owned(),
+            last_sync: Arc::default(),
         }
     }
 }
 
+#[async_trait]
 impl LogSource for Journal {
     fn entries(&self, query: &JournalQuery) -> LogEntries {
         let reader = JournalReader {
@@ -141,6 +160,37 @@ impl LogSource for Journal {
             reader.ended = matches!(&item, Err(error) if !error.is_passing());
             Some((item, reader))
         }))
+    }
+
+    /// journald answers after it has read what its sockets held (`--sync`, journalctl(1)), and writes to disk
+    /// before.
+    async fn synchronize(&self) -> Result<(), LogError> {
+        let (journal, called) = (self.clone(), Instant::now());
+        // A caller whose reader takes no lines is not polled: it must not keep the others waiting.
+        let asked = tokio::spawn(async move { journal.synchronize_since(called).await });
+        let stopped = |error: JoinError| Err(LogError::Read(std::io::Error::other(error)));
+        asked.await.unwrap_or_else(stopped)
+    }
+}
+
+impl Journal {
+    /// Asks journald once for all callers that wait: many readers of a log delay no other log.
+    async fn synchronize_since(&self, called: Instant) -> Result<(), LogError> {
+        let mut last = self.last_sync.lock().await;
+        if let Some(newer) = last.as_ref().filter(|sync| sync.began > called) {
+            return match &newer.failed {
+                None => Ok(()),
+                Some(why) => Err(LogError::Read(std::io::Error::other(why.clone()))),
+            };
+        }
+        let began = Instant::now();
+        let result = match start(&self.program, &["--sync".to_owned()]) {
+            Ok(process) => end(&self.program, process).await.map_or(Ok(()), Err),
+            Err(error) => Err(error),
+        };
+        let failed = result.as_ref().err().map(ToString::to_string);
+        *last = Some(JournalSync { began, failed });
+        result
     }
 }
 
@@ -163,7 +213,7 @@ impl JournalReader {
             return None;
         }
         if self.child.is_none() {
-            match self.start() {
+            match start(&self.program, &arguments(&self.query)) {
                 Ok(child) => self.child = Some(child),
                 Err(error) => return Some(Err(error)),
             }
@@ -177,7 +227,10 @@ impl JournalReader {
                     Err(reason) => return Some(Err(LogError::Malformed(reason))),
                 },
                 Ok(InputLine::TooLong) => return Some(Err(LogError::TooLong)),
-                Ok(InputLine::End) => return self.end().await.map(Err),
+                Ok(InputLine::End) => {
+                    self.ended = true;
+                    return end(&self.program, self.child.take()?).await.map(Err);
+                }
                 Err(error) => return Some(Err(LogError::Read(error))),
             }
         }
@@ -186,56 +239,54 @@ impl JournalReader {
     fn wants(&self, entry: &LogEntry) -> bool {
         !entry.podman_event && (!self.query.program_output_only || entry.from_program)
     }
+}
 
-    fn start(&self) -> Result<JournalProcess, LogError> {
-        let failed = |error| LogError::Start {
-            program: self.program.clone(),
-            error,
-        };
-        let mut child = Command::new(&self.program)
-            .args(arguments(&self.query))
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(failed)?;
-        let stdout = child
-            .stdout
-            .take()
-            .ok_or_else(|| failed(std::io::Error::other("its output was not given")))?;
-        let stderr = child.stderr.take();
-        Ok(JournalProcess {
-            child,
-            lines: LineReader::new(BufReader::new(stdout), LINE_LIMIT),
-            stderr,
-        })
-    }
+fn start(program: &Path, arguments: &[String]) -> Result<JournalProcess, LogError> {
+    let failed = |error| LogError::Start {
+        program: program.to_owned(),
+        error,
+    };
+    let mut child = Command::new(program)
+        .args(arguments)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    let stdout = child
+        .stdout
+        .take()
+        .ok_or_else(|| failed(std::io::Error::other("its output was not given")))?;
+    let stderr = child.stderr.take();
+    Ok(JournalProcess {
+        child,
+        lines: LineReader::new(BufReader::new(stdout), LINE_LIMIT),
+        stderr,
+    })
+}
 
-    /// Called at the end of the output: journalctl has failed or is done.
-    async fn end(&mut self) -> Option<LogError> {
-        let mut running = self.child.take()?;
-        let mut words = Vec::new();
-        let ending = async {
-            if let Some(stderr) = running.stderr.take() {
-                stderr.take(WORDS_LIMIT).read_to_end(&mut words).await?;
-            }
-            running.child.wait().await
-        };
-        self.ended = true;
-        let status = match timeout(END_LIMIT, ending).await {
-            Ok(Ok(status)) if status.success() => return None,
-            Ok(Ok(status)) => status.to_string(),
-            Ok(Err(error)) => return Some(LogError::Read(error)),
-            Err(_) => "closed its output and did not end".to_owned(),
-        };
-        Some(LogError::Failed {
-            program: self.program.clone(),
-            status,
-            words: last_words(&words),
-        })
-    }
+/// Waits for journalctl, which has failed or is done.
+async fn end(program: &Path, mut process: JournalProcess) -> Option<LogError> {
+    let mut words = Vec::new();
+    let ending = async {
+        if let Some(stderr) = process.stderr.take() {
+            stderr.take(WORDS_LIMIT).read_to_end(&mut words).await?;
+        }
+        process.child.wait().await
+    };
+    let status = match timeout(END_LIMIT, ending).await {
+        Ok(Ok(status)) if status.success() => return None,
+        Ok(Ok(status)) => status.to_string(),
+        Ok(Err(error)) => return Some(LogError::Read(error)),
+        Err(_) => format!("did not end within {} s", END_LIMIT.as_secs()),
+    };
+    Some(LogError::Failed {
+        program: program.to_owned(),
+        status,
+        words: last_words(&words),
+    })
 }
 
 /// journalctl's arguments for a query.

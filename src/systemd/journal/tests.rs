@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 
 use super::*;
 
@@ -205,4 +205,50 @@ async fn dropping_a_follower_ends_its_child() {
         assert!(tokio::time::Instant::now() < deadline);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+#[tokio::test]
+async fn synchronizing_waits_for_journalctl_and_says_why_it_failed() {
+    let script = Script::new("echo \"$@\" > arguments\necho done > done\n");
+    script.journal().synchronize().await.unwrap();
+    let written = |name| fs::read_to_string(script.folder.path().join(name)).unwrap();
+    assert_eq!(written("arguments"), "--sync\n");
+    assert_eq!(written("done"), "done\n");
+
+    let failing = Script::new("echo 'no journald here' >&2\nexit 1\n");
+    let error = failing.journal().synchronize().await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("exit status: 1: no journald here"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn journald_is_asked_once_for_all_callers_that_wait() {
+    for end in [0, 1] {
+        let script = Script::new(&format!("echo asked >> asked\nexit {end}\n"));
+        let journal = script.journal();
+        let calls = (0..20).map(|_| journal.synchronize());
+        for result in futures_util::future::join_all(calls).await {
+            assert_eq!(result.is_ok(), end == 0, "{result:?}");
+        }
+        let asked = || fs::read_to_string(script.folder.path().join("asked")).unwrap();
+        assert_eq!(asked(), "asked\n");
+        // A later caller has lines of its own to wait for.
+        let later = journal.synchronize().await;
+        assert_eq!(later.is_ok(), end == 0, "{later:?}");
+        assert_eq!(asked(), "asked\nasked\n");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_is_not_polled_keeps_no_other_one_waiting() {
+    let script = Script::new("exit 0\n");
+    let journal = script.journal();
+    let mut first = journal.synchronize();
+    assert!((&mut first).now_or_never().is_none());
+    let second = timeout(Duration::from_secs(30), journal.synchronize());
+    second.await.unwrap().unwrap();
 }

@@ -333,10 +333,10 @@ fn exposed_values_are_a_table_with_what_to_do() {
     exit: 0
     --- stdout
     KIND            NAMESPACE   NAME           AGE   TO DO
-    Secret          shop        db             2h    change it, then: katcall secret set db -n shop
-    RegistryLogin   shop        example.com    2h    change it, then: katcall registry login example.com -n shop
-    Authority       -           ingress-ca     2h    replace it: katcall ca rotate ingress-ca
-    Token           -           abcdefghijkl   2h    make another where it is used, then: katcall token revoke abcdefghijkl
+    Secret          shop        db             2h    change it, then: `katcall secret set db -n shop`
+    RegistryLogin   shop        example.com    2h    change it, then: `katcall registry login example.com -n shop`
+    Authority       -           ingress-ca     2h    replace it: `katcall ca rotate ingress-ca`
+    Token           -           abcdefghijkl   2h    replace it where it is used, then: `katcall token revoke abcdefghijkl`
     --- stderr
     these are from before the recovery key was replaced, 1h ago: whoever had root on a machine that held the store, or the earlier key and a backup, may know them
     1 more can't be read by the leader's version of KAT

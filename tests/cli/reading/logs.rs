@@ -255,6 +255,21 @@ fn a_followed_log_goes_on_after_a_break_and_ends_with_its_instance() {
     );
 }
 
+/// The machine of an instance may end its log before the API's list lacks the instance.
+#[test]
+fn a_log_without_lines_ends_though_its_instance_is_still_listed() {
+    let fake = two();
+    let one = format!("GET {INSTANCES}/web-aaaaa");
+    fake.reply(&one, 200, instance("web-aaaaa", "Running"));
+    ended(&fake, "web-aaaaa", vec![]);
+    fake.send(&path("web-aaaaa"), Piece::Missing);
+    let text = Program::of(&fake).run(&["logs", "web-aaaaa", "-f"]);
+    assert_eq!(
+        text,
+        "exit: 0\n--- stderr\nthe log of `web-aaaaa` has ended\n"
+    );
+}
+
 #[test]
 fn a_log_that_the_server_ends_says_why() {
     let fake = two();

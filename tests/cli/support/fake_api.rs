@@ -25,6 +25,8 @@ pub(crate) enum Piece {
     End,
     /// The connection breaks in the middle of a line.
     Cut,
+    /// The request for the stream is answered with 404.
+    Missing,
 }
 
 #[derive(Clone)]
@@ -217,7 +219,21 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         changed.await;
     }
     if path.ends_with("/logs") {
-        return stream(shared, format!("LOGS {path}"));
+        let key = format!("LOGS {path}");
+        let is_missing = {
+            let mut script = shared.script.lock();
+            let pieces = script.streams.entry(key.clone()).or_default();
+            let is_missing = matches!(pieces.front(), Some(Piece::Missing));
+            if is_missing {
+                pieces.pop_front();
+            }
+            is_missing
+        };
+        if is_missing {
+            let body = error("NotFound", "it is gone");
+            return (StatusCode::NOT_FOUND, Json(body)).into_response();
+        }
+        return stream(shared, key);
     }
     if query.contains("watch=true") {
         return stream(shared, format!("WATCH {path}"));
@@ -273,7 +289,7 @@ fn stream(shared: Shared, key: String) -> Response {
                         Some((shared.clone(), key)),
                     ));
                 }
-                Some(Piece::End) => return None,
+                Some(Piece::End | Piece::Missing) => return None,
                 Some(Piece::Cut) => {
                     let half = Bytes::from_static(b"{\"type\":\"MODIF");
                     return Some((Ok(half), None));

@@ -148,25 +148,39 @@ impl Program {
 
     /// Runs katcall with both streams on one terminal; returns the exit code and all output.
     pub(crate) fn run_on_terminal(&self, arguments: &[&str]) -> (i32, String) {
-        let pty = nix::pty::openpty(None, None).unwrap();
-        let clone = || -> OwnedFd { pty.slave.try_clone().unwrap() };
-        let mut child = self
-            .command(arguments)
-            .stdout(clone())
-            .stderr(clone())
-            .spawn()
-            .unwrap();
-        drop(pty.slave);
-        let mut terminal = std::fs::File::from(pty.master);
-        let reader = std::thread::spawn(move || {
-            let mut text = Vec::new();
-            // Reading from a terminal whose other end is closed fails.
-            let _ = terminal.read_to_end(&mut text);
-            String::from_utf8_lossy(&text).into_owned()
-        });
-        let status = wait(&mut child);
-        (status.code().unwrap_or(-1), reader.join().unwrap())
+        on_terminal(self.command(arguments))
     }
+
+    /// Runs katcall with both streams on one terminal of so many columns, without colours and without
+    /// progress that is drawn over. Returns the exit code and what the terminal shows.
+    pub(crate) fn screen(&self, arguments: &[&str], columns: usize, stdin: Stdio) -> (i32, String) {
+        let mut command = self.command(arguments);
+        command
+            .stdin(stdin)
+            .env("TERM", "dumb")
+            .env("COLUMNS", columns.to_string());
+        let (code, text) = on_terminal(command);
+        (code, text.replace("\r\n", "\n"))
+    }
+}
+
+/// Runs a command to its end with both streams on one terminal; returns the exit code and all output.
+fn on_terminal(mut command: Command) -> (i32, String) {
+    let pty = nix::pty::openpty(None, None).unwrap();
+    let clone = || -> OwnedFd { pty.slave.try_clone().unwrap() };
+    let mut child = command.stdout(clone()).stderr(clone()).spawn().unwrap();
+    // The program alone has the other end of the terminal, so that its end is seen.
+    drop(command);
+    drop(pty.slave);
+    let mut terminal = std::fs::File::from(pty.master);
+    let reader = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        // Reading from a terminal whose other end is closed fails.
+        let _ = terminal.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let status = wait(&mut child);
+    (status.code().unwrap_or(-1), reader.join().unwrap())
 }
 
 /// A running katcall.

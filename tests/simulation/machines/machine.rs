@@ -20,9 +20,9 @@ use crate::{
 use kat_agent::{GeneratorError, UnitGenerator, UserAccounts};
 use kat_host::users::UserError;
 use kat_systemd::{
-    ActiveState, CommandStreams, JobResult, JournalQuery, LogEntries, LogSource, ManagerSource,
-    ProcessEnd, SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus,
-    UnitUsage, UserSessions,
+    ActiveState, CommandStreams, JobResult, JournalQuery, LogEntries, LogError, LogSource,
+    ManagerSource, ProcessEnd, SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager,
+    UnitStatus, UnitUsage, UserSessions,
 };
 use kat_testing::systemd::fake::{FakeMachine, FakeManager, ManagerAbsence, UnitBehaviour};
 use kat_types::assignment::WorkloadUser;
@@ -73,7 +73,12 @@ impl UserAccounts for Accounts {
 /// An empty journal.
 pub(crate) struct NoLogs;
 
+#[async_trait]
 impl LogSource for NoLogs {
+    async fn synchronize(&self) -> Result<(), LogError> {
+        Ok(())
+    }
+
     fn entries(&self, _query: &JournalQuery) -> LogEntries {
         Box::pin(futures_util::stream::empty())
     }

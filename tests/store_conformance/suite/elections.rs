@@ -56,15 +56,15 @@ pub(crate) async fn elects_one_leader(backend: &dyn Backend) {
         Some("alpha")
     );
     let fenced = one.transact(&[first.fence()], &[put("/t/a", "1")]).await;
-    assert!(
-        matches!(fenced, Ok(TransactionResult::Yes(_))),
-        "{fenced:?}"
-    );
+    let Ok(TransactionResult::Yes(last_write)) = fenced else {
+        panic!("{fenced:?}")
+    };
 
     one.resign(&first).await.expect("resigned");
     assert!(first.lost.is_cancelled());
     let second = soon("the takeover", waiting).await.expect("elected");
     assert!(second.create_revision > first.create_revision);
+    assert!(second.create_revision < last_write && last_write < second.won_revision);
     assert!(!second.lost.is_cancelled());
     assert_eq!(
         three.leader().await.expect("answered").as_deref(),

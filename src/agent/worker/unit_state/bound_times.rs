@@ -519,27 +519,10 @@ impl<'b> BoundTimes<'b> {
         }
     }
 
-    /// Those of these runs, which have the order of their times, that are at times of the schedule. A rare
-    /// schedule takes long to compute: not for each line of the user's own.
+    /// Those of these runs, which have the order of their times, that are at times of the schedule.
     fn with_times<'r>(&self, runs: impl Iterator<Item = &'r GateRun>) -> Vec<&'r GateRun> {
-        let mut found = Vec::new();
-        let mut next: Option<i64> = None;
-        for run in runs {
-            let at = run.scheduled;
-            if next.is_none_or(|next| next < at) {
-                let Some(before) = at.checked_sub(1).and_then(file_time) else {
-                    continue;
-                };
-                let Some(time) = self.schedule.after(before) else {
-                    break;
-                };
-                next = Some(time.as_second());
-            }
-            if next == Some(at) {
-                found.push(run);
-            }
-        }
-        found
+        self.schedule
+            .with_times(runs, |run| file_time(run.scheduled))
     }
 
     /// Why a time has no run that nothing began.

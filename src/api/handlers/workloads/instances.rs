@@ -36,8 +36,8 @@ use kat_types::{
     store::{revisions::WorkloadKey, snapshot::InstanceEntry},
 };
 
-/// Silence after which the log of a removed instance is complete: its machine has reported before
-/// that it ended, and the journal is a little behind.
+/// Silence after which the log of a removed instance is complete, where its machine does not end the
+/// log: it has left the list meanwhile, or its `kat-agent` is of an older version.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// Why a log can't be read.

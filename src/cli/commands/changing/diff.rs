@@ -40,7 +40,7 @@ pub(crate) async fn run<'run>(
     console: &Console,
     arguments: &DiffArgs,
 ) -> Result<u8, CliError> {
-    // Only names are needed: files with mistakes can be compared too.
+    // Only names are needed: files with fields that KAT does not know can be compared too.
     let paths = arguments.folders.paths();
     let folders = prepare_all(&paths, FolderUse::Delete, console.error_colour)?;
     let session = session()?;

@@ -138,7 +138,7 @@ async fn suspend(
             (_, true) => "suspended; `katcall job resume` resumes it",
             (_, false) => "resumed",
         };
-        session.console.line(&format!("{object} {said}"))
+        session.console.sentence(&format!("{object} {said}"))
     })
     .await
 }
@@ -158,7 +158,7 @@ async fn cancel(session: &CliSession<'_>, arguments: &JobCancelArgs) -> Result<(
         if found.is_empty() {
             return session
                 .console
-                .line(&format!("{object} unchanged: it has no active run"));
+                .sentence(&format!("{object} unchanged: it has no active run"));
         }
         for run in found {
             let spec = &run.spec;

@@ -45,10 +45,16 @@ pub(crate) async fn run(session: &CliSession<'_>, arguments: &CaArgs) -> Result<
 }
 
 /// How machines and browsers come to trust a certificate in `kat-ingress.crt`.
-const TRUST: &str = "Debian, Ubuntu:  sudo cp kat-ingress.crt /usr/local/share/ca-certificates/ && sudo update-ca-certificates
-Fedora, RHEL:    sudo cp kat-ingress.crt /etc/pki/ca-trust/source/anchors/ && sudo update-ca-trust
-Firefox:         Settings, Certificates, Authorities, Import: trust it for websites
-curl, once:      curl --cacert kat-ingress.crt https://HOST/";
+const TRUST: &str = "Debian, Ubuntu:
+  sudo cp kat-ingress.crt /usr/local/share/ca-certificates/
+  sudo update-ca-certificates
+Fedora, RHEL:
+  sudo cp kat-ingress.crt /etc/pki/ca-trust/source/anchors/
+  sudo update-ca-trust
+Firefox:
+  Settings, Certificates, Authorities, Import: trust it for websites
+curl, once:
+  curl --cacert kat-ingress.crt https://HOST/";
 
 async fn trust(session: &CliSession<'_>, next_alone: bool) -> Result<(), CliError> {
     let console = session.console;
@@ -332,7 +338,9 @@ async fn exposed(session: &CliSession<'_>, format: OutputFormat) -> Result<(), C
         OutputFormat::Table | OutputFormat::Wide => {
             let now = Timestamp::now();
             if !found.items.is_empty() {
-                console.print(&exposed_table(&found.items, now).render(console.colour))?;
+                let width = console.width.filter(|_| format != OutputFormat::Wide);
+                let table = exposed_table(&found.items, now);
+                console.print(&table.on_page(console.colour, width, 0))?;
             }
             for note in exposed_notes(&found, now) {
                 console.note(&note);
@@ -348,16 +356,16 @@ fn exposed_table(values: &[ExposedValue], now: Timestamp) -> Table {
         let (namespace, name) = (plain(&one.namespace), plain(&one.name));
         let what = match one.kind {
             ExposedKind::Secret => {
-                format!("change it, then: katcall secret set {name} -n {namespace}")
+                format!("change it, then: `katcall secret set {name} -n {namespace}`")
             }
             ExposedKind::RegistryLogin => {
-                format!("change it, then: katcall registry login {name} -n {namespace}")
+                format!("change it, then: `katcall registry login {name} -n {namespace}`")
             }
             ExposedKind::Authority => {
-                format!("replace it: katcall ca rotate {name}")
+                format!("replace it: `katcall ca rotate {name}`")
             }
             ExposedKind::Token => {
-                format!("make another where it is used, then: katcall token revoke {name}")
+                format!("replace it where it is used, then: `katcall token revoke {name}`")
             }
         };
         table.row(vec![

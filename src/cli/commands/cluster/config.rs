@@ -358,14 +358,14 @@ fn check(text: &str, before: &ClusterConfiguration, colour: bool) -> Result<(), 
 fn report(session: &CliSession<'_>, changed: &ConfigurationChange) -> Result<(), CliError> {
     let console = session.console;
     for change in &changed.changes {
-        console.line(&words(change))?;
-        console.line(&format!("  {}", output::one_line(&change.effect)))?;
+        console.sentence(&words(change))?;
+        console.sentence(&format!("  {}", output::one_line(&change.effect)))?;
     }
     let number = changed.number;
     match (changed.changes.is_empty(), changed.dry_run) {
         (true, _) => console.line("configuration unchanged"),
         (false, true) => console.line("nothing was changed (dry run)"),
-        (false, false) => console.line(&format!(
+        (false, false) => console.sentence(&format!(
             "configuration {number}; `katcall config rollback {}` takes it back",
             number.saturating_sub(1)
         )),

@@ -59,6 +59,8 @@ pub(crate) trait ListableItem:
     const TEXTS: &'static [&'static str] = &[];
     /// Headers of columns that are left out where names need their room, the least useful one first.
     const OPTIONAL: &'static [&'static str] = &[];
+    /// The same with `--watch`, where the column of the change needs its room, too.
+    const OPTIONAL_IN_WATCH: &'static [&'static str] = Self::OPTIONAL;
 
     /// Whether `--watch` prints deletions.
     const GOES: bool = true;

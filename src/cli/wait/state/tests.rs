@@ -369,3 +369,29 @@ fn instances_that_stay_after_a_rollback_are_no_old_ones() {
     state.instances(ListChange::Listed(vec![kept]));
     assert_eq!(state.summary(), "web: 1 of 1 healthy");
 }
+
+#[test]
+fn an_instance_of_a_run_whose_program_has_ended_does_not_wait_for_a_signal() {
+    let mut over = instance("web-aaaaa", InstancePhase::Stopping, "", 2);
+    over.status.exit_code = Some(0);
+    let mut job = workload(WorkloadPhase::Progressing, 2, (1, 0, 0));
+    let mut said = |is_job: bool, restarts: u32| {
+        over.status.restarts = restarts;
+        job.spec.job = is_job.then(|| serde_json::from_value(serde_json::json!({})).unwrap());
+        let mut state = with(job.clone());
+        state.instances(ListChange::Listed(vec![over.clone()]));
+        let begin = Instant::now();
+        state.look(begin);
+        state.news(begin + SLOW_STOP)
+    };
+    let of_job = said(true, 0);
+    assert_eq!(
+        of_job,
+        ["web-aaaaa is stopping: its program has ended; its machine removes what it used"]
+    );
+    // A Service's starts again, and one that was started again may run.
+    for (is_job, restarts) in [(false, 0), (true, 1)] {
+        let said = said(is_job, restarts);
+        assert!(said[0].contains("its program has not ended on its stop signal yet"));
+    }
+}

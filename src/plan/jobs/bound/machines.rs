@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    BoundState, CLOCK_AHEAD, LOST, Withdrawal, attempts, common_rules, failure, failures, is_about,
-    is_usable, is_withdrawn, report_of,
+    BoundState, CLOCK_AHEAD, KeeperReport, KeepingEnd, LOST, Withdrawal, attempts, common_rules,
+    decided_until, failure, failures, has_open_runs,
 };
 use crate::{
     draft::Draft,
@@ -29,9 +29,9 @@ use crate::{
     service::WorkloadPlanner,
 };
 use kat_types::{
-    api::{BoundReport, BoundRun, EventKind, InstancePhase, NodePhase},
-    assignment::{Assignment, BOUND_PER_NODE_SCHEMA, BoundSchedule, DesiredRun},
-    reason::{EventReason, Reason},
+    api::{BoundReport, BoundRun, NodePhase},
+    assignment::{Assignment, BOUND_PER_NODE_SCHEMA, BoundSchedule},
+    reason::Reason,
     resource::{CatchUp, Completions, JobSpec, WorkloadSpec},
     store::{
         jobs::{
@@ -46,9 +46,6 @@ use kat_types::{
 
 /// Most machines that get the schedule in one transaction. The next plan goes on with the others.
 const MOST_BOUND_AT_ONCE: usize = 8;
-/// Most parts of a machine that are open at once. It begins one run at a time; a part that it knows nothing
-/// of any more is open until its time is decided.
-const MOST_OPEN_PARTS: usize = 4;
 /// Most characters of why a machine's part of a run failed.
 const LONGEST_WHY: usize = 200;
 
@@ -80,11 +77,18 @@ pub(in crate::jobs) fn has_decided(job: &JobPlan<'_>, node: &str, time: Timestam
         || machines.any(|all| all.iter().any(|one| one.node == node))
 }
 
-/// Whether parts of other machines may still come, as they report at different times.
-pub(in crate::jobs) fn is_fresh(run: &JobRunRecord, now: Timestamp) -> bool {
-    let age = run.started.map(|started| now.duration_since(started));
-    let is_recent = |age: SignedDuration| (-CLOCK_AHEAD..=ON_TIME).contains(&age);
-    run.is_by_machines() && age.is_some_and(is_recent)
+/// Whether parts of other machines may still come, as they report at different times, with delays of up to
+/// `jitter_seconds`. A machine may report any start of its part, which must not end that of the others; the
+/// scheduled time of a run that was made up for is long ago.
+pub(in crate::jobs) fn is_fresh(run: &JobRunRecord, jitter_seconds: u32, now: Timestamp) -> bool {
+    let delay = SignedDuration::from_secs(i64::from(jitter_seconds));
+    let is_within = |time: Option<Timestamp>, longest: SignedDuration| {
+        let age = time.map(|time| now.duration_since(time));
+        age.is_some_and(|age| (-CLOCK_AHEAD..=longest).contains(&age))
+    };
+    let is_recent =
+        is_within(run.scheduled, ON_TIME.saturating_add(delay)) || is_within(run.started, ON_TIME);
+    run.is_by_machines() && is_recent
 }
 
 /// Whether each of so many machines may keep its schedule: nothing of a run needs a decision of the leader,
@@ -448,60 +452,32 @@ impl WorkloadPlanner<'_, '_, '_> {
             let keeper = state.keepers.get(node);
             keeper.is_some_and(|instance| instance == live.id)
         };
-        let is_own = keeps(&job.state);
-        let stated = report_of(live).filter(|report| is_about(report, bound));
-        let report = stated.filter(|report| is_own && is_usable(report, live, bound, now));
+        let has_record = |time| job.runs.contains_key(&run_of_machines(time));
+        let report = KeeperReport::read(live, bound, keeps(&job.state), has_record, now);
         let mut next = bound.clone();
-        if let Some(report) = report {
-            for run in &report.runs {
-                if Draft::is_full(&self.group) {
-                    return;
-                }
-                self.take_part(job, (live, bound), run, conditions);
+        for run in &report.runs {
+            if Draft::is_full(&self.group) {
+                return;
             }
-            if report.handled > bound.handled {
-                next.handled = report.handled;
-                self.take_position(job, node, report);
+            self.take_part(job, (live, bound), run, conditions);
+        }
+        if let Some(taken) = report.taken {
+            if taken.handled > bound.handled {
+                next.handled = taken.handled;
+                self.take_position(job, node, taken);
             }
             // Of runs that are over nothing is known any more.
-            let is_until = |run: &JobRunRecord| run.scheduled <= Some(report.handled);
+            let is_until = |run: &JobRunRecord| run.scheduled <= Some(taken.handled);
             self.close_parts(job, is_until, |own| own == node, conditions);
         }
-        let stopped = live
-            .record
-            .filter(|record| !live.is_wanted() && record.phase == InstancePhase::Stopped);
-        let says_nothing = stopped.is_some_and(|record| record.bound.is_none());
-        let is_unusable = stopped.is_some() && stated.is_some() && report.is_none();
-        if is_own && (says_nothing || is_unusable) {
-            // Nothing can be known of runs: times until now may have had one.
+        if report.end == KeepingEnd::Unknown {
             advance(&mut job.state, node, now);
+        }
+        if report.end != KeepingEnd::None {
             job.state.keepers.remove(node);
         }
-        let is_over =
-            |report: &BoundReport| report.idle && report.runs.iter().all(|run| run.end.is_some());
-        let is_taken = is_withdrawn(live, bound) && report.is_some_and(is_over);
-        if is_taken {
-            job.state.keepers.remove(node);
-        }
-        next.closed |= withdrawal != Withdrawal::None;
-        let stops = live.is_wanted() && (is_taken || withdrawal == Withdrawal::Stop);
-        if stopped.is_some() && !keeps(&job.state) {
-            self.draft.remove(&mut self.group, node, live.id);
-        } else if stops || next != *bound {
-            let assignment = Assignment {
-                wanted: match stops {
-                    true => DesiredRun::Stopped,
-                    false => live.assignment.wanted,
-                },
-                bound: Some(next),
-                ..Assignment::clone(live.assignment)
-            };
-            self.draft.update(&mut self.group, node, &assignment);
-        }
-        if stops {
-            let message = "stopped because the leader takes its schedule back".to_owned();
-            self.instance_event(EventReason::Stopping, live.id, message);
-        }
+        let keeps = keeps(&job.state);
+        self.answer_keeper(live, &report, next, withdrawal, keeps);
     }
 
     /// Writes a machine's part of a run into its record.
@@ -516,12 +492,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         let stored = job.runs.get(&key).cloned();
         let is_open = |run: &JobRunRecord| run.is_by_machines() && run.is_open_on(live.node);
         let is_known = stored.as_ref().is_some_and(|stored| is_open(&stored.value));
-        if run.end.is_none() && !is_known {
-            let open = job.runs.values().filter(|run| is_open(&run.value));
-            if open.count() >= MOST_OPEN_PARTS {
-                // No agent says that. Such records would never be deleted.
-                return;
-            }
+        if run.end.is_none() && !is_known && has_open_runs(job, is_open) {
+            return;
         }
         let before = match &stored {
             Some(stored) => JobRunRecord::clone(&stored.value),
@@ -544,33 +516,11 @@ impl WorkloadPlanner<'_, '_, '_> {
 
     /// Takes over a machine's times until the report's `handled`.
     fn take_position(&mut self, job: &mut JobPlan<'_>, node: &str, report: &BoundReport) {
-        // Times to come are not decided, whatever the machine's clock is. One that is a little ahead has
-        // begun its times, which the next instance there would begin again.
-        let latest = self.draft.now.checked_add(CLOCK_AHEAD);
-        let latest = latest.unwrap_or(self.draft.now);
-        advance(&mut job.state, node, report.handled.min(latest));
+        advance(&mut job.state, node, decided_until(report, self.draft.now));
         if let Some(skipped) = &report.skipped {
             let skips = u64::from(report.skips);
-            self.note_skipped(job, node, skipped.clone(), skips);
+            self.note_skipped(job, Some(node), skipped.clone(), skips);
         }
-    }
-
-    fn note_skipped(
-        &mut self,
-        job: &mut JobPlan<'_>,
-        node: &str,
-        mut skipped: SkippedRun,
-        skips: u64,
-    ) {
-        let reason = match skipped.reason == Reason::RunOverlapped {
-            true => EventReason::RunSkipped,
-            false => EventReason::RunMissed,
-        };
-        skipped.message = format!("on {node}: {}", skipped.message);
-        let message = format!("{} {}", skipped.scheduled, skipped.message);
-        self.workload_event(EventKind::Warning, reason, message);
-        job.state.skips = job.state.skips.saturating_add(skips);
-        job.state.skipped = Some(skipped);
     }
 
     /// The instances of these machines are gone without their last runs: the machines left the cluster, or
@@ -599,7 +549,7 @@ impl WorkloadPlanner<'_, '_, '_> {
                 reason: Reason::RunMissed.into(),
                 message,
             };
-            self.note_skipped(job, &node, skipped, 1);
+            self.note_skipped(job, Some(node.as_str()), skipped, 1);
             advance(&mut job.state, &node, now);
             job.state.keepers.remove(&node);
             self.close_parts(job, |_| true, |own| own == node, conditions);

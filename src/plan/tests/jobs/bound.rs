@@ -4,7 +4,7 @@ mod per_node;
 
 use super::*;
 use kat_types::{
-    api::BoundRun,
+    api::{BoundReport, BoundRun},
     resource::CatchUp,
     store::jobs::{AttemptEnd, JobSuspension, RunCause, scheduled_run},
 };
@@ -45,6 +45,30 @@ impl World {
             at: self.now,
         });
         self.write(keys::job_state(NAMESPACE, "dump"), &state);
+    }
+
+    /// The machine reports this of the schedule that it keeps, as no agent does, and nothing after it.
+    fn hears(&mut self, node: &str, said: BoundReport) {
+        let (id, _, assignment) = self.wanted("dump").remove(0);
+        let from = assignment.bound.as_ref().unwrap().handled;
+        let machine = self.at(node);
+        let mut report = machine.report(node).unwrap();
+        let mut instances = report.workload_instances.iter_mut();
+        let own = instances.find(|one| one.instance_id == id).unwrap();
+        own.bound = Some(BoundReport {
+            from,
+            handled: from,
+            ..said
+        });
+        (machine.speaks, machine.obeys) = (false, false);
+        machine.age = Duration::ZERO;
+        machine.heard = Some(Arc::new(report));
+    }
+
+    fn live_until(&mut self, time: Timestamp) {
+        while self.now < time {
+            self.live(5, 5);
+        }
     }
 
     fn scheduled_times(&mut self) -> Vec<String> {
@@ -221,7 +245,9 @@ fn a_machine_whose_clock_is_ahead_can_give_the_schedule_back() {
     assert_eq!(world.runs().len(), 3);
     let state = world.job_state();
     assert_eq!(state.bound, None);
-    assert!(state.handled <= Some(world.now), "{state:?}");
+    // That a clock is a minute ahead is possible; later times are not decided.
+    let latest = world.now.checked_add(Duration::from_secs(60)).unwrap();
+    assert!(state.handled <= Some(latest), "{state:?}");
     // The leader comes to 00:15, which has had its run.
     world.suspend(false);
     world.live(400, 10);
@@ -423,4 +449,212 @@ fn a_machine_makes_up_for_missed_times_and_leaves_those_that_wait_to_the_leader(
     let count = times.iter().filter(|time| time.contains("T00:20:00"));
     assert_eq!(count.count(), 1, "{times:?}");
     assert_eq!(world.job_state().bound, None);
+}
+
+#[test]
+fn a_time_that_a_clock_a_little_ahead_has_begun_is_none_of_the_next_instance() {
+    let (mut world, node) = World::with_kept_schedule();
+    world.live(230, 10);
+    assert!(world.now < at("00:10:00"));
+    world.at(&node).bound_runs = vec![run("00:10:00", Some(0))];
+    world.at(&node).bound_handled = Some(at("00:10:00"));
+    world.settle();
+    assert_eq!(world.job_state().handled, Some(at("00:10:00")));
+    world.kept_job(json!({"backoffLimit": 2}));
+    world.settle();
+    assert!(world.now < at("00:10:00"));
+    let (_, on, assignment) = world.wanted("dump").remove(0);
+    let next = assignment.bound.clone().unwrap();
+    assert_eq!(
+        (on, next.backoff_limit, next.handled),
+        (node, 2, at("00:10:00"))
+    );
+    world.live(60, 10);
+    assert_eq!(world.runs().len(), 2);
+}
+
+#[test]
+fn a_schedule_stays_with_the_leader_until_the_times_that_a_clock_has_begun_have_come() {
+    let (mut world, node) = World::with_kept_schedule();
+    world.live(260, 10);
+    // It is 00:10 for the leader.
+    world.at(&node).bound_runs = vec![run("00:10:00", Some(0)), run("00:15:00", Some(0))];
+    world.at(&node).bound_handled = Some(at("00:15:00"));
+    world.suspend(true);
+    world.settle();
+    world.suspend(false);
+    world.settle();
+    assert!(world.now < at("00:14:00"));
+    // Its machine would begin 00:15 again.
+    assert_eq!(world.wanted("dump").len(), 0);
+    world.live(400, 10);
+    let (_, on, assignment) = world.wanted("dump").remove(0);
+    let next = assignment.bound.clone().unwrap();
+    assert_eq!((on, next.handled), (node, at("00:15:00")));
+    let expected = ["00:05:00", "00:10:00", "00:15:00"].map(|time| at(time).to_string());
+    assert_eq!(world.scheduled_times(), expected);
+}
+
+#[test]
+fn another_schedule_with_a_time_that_a_clock_a_little_ahead_has_begun_does_not_begin_it_again() {
+    let (mut world, node) = World::with_kept_schedule();
+    world.live(230, 10);
+    world.at(&node).bound_runs = vec![run("00:10:00", Some(0))];
+    world.at(&node).bound_handled = Some(at("00:10:00"));
+    world.settle();
+    // Nothing is decided of another schedule.
+    world.kept_job(json!({"schedule": "*/10 * * * *"}));
+    world.settle();
+    assert!(world.now < at("00:10:00"));
+    assert_eq!(world.wanted("dump").len(), 0);
+    world.live(40, 10);
+    let (_, _, assignment) = world.wanted("dump").remove(0);
+    let next = assignment.bound.clone().unwrap();
+    assert_eq!(
+        (next.schedule.as_str(), next.handled),
+        ("*/10 * * * *", at("00:10:00"))
+    );
+    assert_eq!(world.runs().len(), 2);
+}
+
+#[test]
+fn a_machine_has_a_few_open_runs_at_most_and_its_next_report_ends_them() {
+    let (mut world, node) = World::with_kept_job(json!({"schedule": "* * * * *"}));
+    for time in ["00:02:00", "00:03:00", "00:04:00", "00:05:00", "00:06:00"] {
+        world.at(&node).bound_runs = vec![run(time, None)];
+        world.settle();
+    }
+    // The first one is the leader's.
+    let runs = world.runs();
+    assert_eq!(runs.len(), 5, "{runs:?}");
+    assert_eq!(runs.iter().filter(|run| run.is_active()).count(), 4);
+    world.at(&node).bound_runs = vec![run("00:06:00", Some(0))];
+    world.at(&node).bound_handled = Some(at("00:06:00"));
+    world.settle();
+    let runs = world.runs();
+    assert_eq!(runs.len(), 6);
+    assert!(runs.iter().all(|run| !run.is_active()), "{runs:?}");
+}
+
+#[test]
+fn a_run_at_a_time_that_the_schedule_does_not_have_gets_no_record() {
+    let (mut world, node) = World::with_kept_schedule();
+    world.live(260, 10);
+    world.at(&node).bound_runs = vec![
+        run("00:07:00", Some(0)),
+        run("00:10:00", Some(0)),
+        run("00:10:01", None),
+    ];
+    world.at(&node).bound_handled = Some(at("00:10:00"));
+    world.settle();
+    let expected = ["00:05:00", "00:10:00"].map(|time| at(time).to_string());
+    assert_eq!(world.scheduled_times(), expected);
+    assert_eq!(world.job_state().handled, Some(at("00:10:00")));
+}
+
+#[test]
+fn a_run_of_the_schedule_before_a_change_is_recorded() {
+    let (mut world, node) = World::with_kept_schedule();
+    let machine = world.at(&node);
+    (machine.speaks, machine.obeys) = (false, false);
+    world.live(60, 10);
+    world.kept_job(json!({"schedule": "*/7 * * * *"}));
+    world.live(260, 10);
+    let machine = world.at(&node);
+    machine.bound_runs = vec![run("00:10:00", Some(0))];
+    machine.bound_handled = Some(at("00:10:00"));
+    (machine.speaks, machine.obeys) = (true, true);
+    world.settle();
+    let expected = ["00:05:00", "00:10:00"].map(|time| at(time).to_string());
+    assert_eq!(world.scheduled_times(), expected);
+}
+
+#[test]
+fn a_run_that_is_over_gets_no_record_before_its_time_is_decided() {
+    let (mut world, node) = World::with_kept_schedule();
+    world.live(260, 10);
+    // It could report such runs without end, also as its last ones although it keeps the schedule.
+    for idle in [false, true] {
+        let said = BoundReport {
+            runs: vec![run("00:10:00", Some(0))],
+            idle,
+            ..BoundReport::default()
+        };
+        world.hears(&node, said);
+        world.plan_out();
+        assert_eq!(world.runs().len(), 1, "{idle}");
+    }
+}
+
+#[test]
+fn a_run_that_is_reported_again_and_again_as_the_last_one_is_not_recorded_again_and_again() {
+    let (mut world, node) = World::with_kept_job(json!({"successfulHistory": 0}));
+    world.live(260, 10);
+    let before = world.job_state();
+    let said = BoundReport {
+        runs: vec![run("00:10:00", Some(0))],
+        idle: true,
+        ..BoundReport::default()
+    };
+    world.hears(&node, said);
+    world.plan_out();
+    assert_eq!(world.job_state(), before);
+}
+
+#[test]
+fn a_report_with_a_time_twice_is_one_run() {
+    let (mut world, node) = World::with_kept_schedule();
+    world.live(260, 10);
+    let later = BoundRun {
+        started: at("00:10:01"),
+        ..run("00:10:00", None)
+    };
+    let said = BoundReport {
+        runs: vec![run("00:10:00", None), later],
+        ..BoundReport::default()
+    };
+    world.hears(&node, said);
+    world.plan_out();
+    assert_eq!(world.runs().len(), 2);
+    assert_eq!(world.run_numbered(2).started, Some(at("00:10:00")));
+}
+
+#[test]
+fn a_time_that_a_clock_has_begun_is_not_begun_again_before_its_delay_is_over() {
+    let mut world = World::with_machines(2);
+    world.kept_job(json!({"jitterSeconds": 240, "successfulHistory": 0}));
+    world.live(900, 5);
+    let (_, node, assignment) = world.wanted("dump").remove(0);
+    assert!(assignment.bound.is_some());
+    let snapshot = world.snapshot();
+    let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, "dump")];
+    let uid = &entry.meta.value.uid;
+    let begins = |time: Timestamp| kat_plan::start_of_run(time, uid, 240);
+    let mut times = (20..60).step_by(5).map(|minute| format!("00:{minute}:00"));
+    let time = times.find(|time| begins(at(time)).duration_since(at(time)).as_secs() > 60);
+    let time = time.unwrap();
+    let scheduled = at(&time);
+
+    // The clock of its machine is two minutes ahead of the leader's, beyond the delay.
+    world.live_until(scheduled.checked_sub(Duration::from_secs(100)).unwrap());
+    world.at(&node).bound_runs = vec![run(&time, Some(0))];
+    world.at(&node).bound_handled = Some(scheduled);
+    world.suspend(true);
+    world.settle();
+    world.suspend(false);
+    world.settle();
+    let runs = world.job_state().last_number;
+
+    world.live_until(scheduled.checked_add(Duration::from_secs(20)).unwrap());
+    assert!(world.now < begins(scheduled));
+    assert_eq!(world.wanted("dump").len(), 0);
+    world.live_until(
+        begins(scheduled)
+            .checked_add(Duration::from_secs(20))
+            .unwrap(),
+    );
+    assert_eq!(world.job_state().last_number, runs);
+    let (_, on, assignment) = world.wanted("dump").remove(0);
+    assert_eq!(on, node);
+    assert_eq!(assignment.bound.as_ref().unwrap().handled, scheduled);
 }

@@ -276,7 +276,7 @@ async fn set_paused(
     };
     match waiting {
         Some(waiting) => finish(session, named, result, said, waiting).await,
-        None => session.console.line(&format!("workload/{name} {said}")),
+        None => session.console.sentence(&format!("workload/{name} {said}")),
     }
 }
 
@@ -444,7 +444,9 @@ async fn finish(
     let Reference {
         namespace, name, ..
     } = named;
-    session.console.line(&format!("workload/{name} {said}"))?;
+    session
+        .console
+        .sentence(&format!("workload/{name} {said}"))?;
     session.console.warnings(&result.warnings);
     if !waiting.wait {
         return Ok(());

@@ -204,6 +204,7 @@ impl ListableItem for InstanceItem {
     const PLURAL: &'static str = "instances";
     const NAMESPACED: bool = true;
     const OPTIONAL: &'static [&'static str] = &["AGE"];
+    const OPTIONAL_IN_WATCH: &'static [&'static str] = &["AGE", "HEALTH", "RESTARTS"];
 
     fn list(namespace: Option<&str>) -> Result<RequestPath, ClientError> {
         RequestPath::instances(namespace)

@@ -164,6 +164,7 @@ impl WatchPrinter<'_> {
                 Table::new(headers)
                     .with_first(CHANGE_WIDTH)
                     .with_texts(T::TEXTS)
+                    .with_optional(T::OPTIONAL_IN_WATCH)
             }
         };
         for (happened, item) in news {

@@ -163,32 +163,37 @@ async fn follow_one(
 ) -> Result<(), ClientError> {
     let mut pauses = RetryPauses::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut begun = false;
+    // The instance was there: its machine may end the log before the API's list lacks the instance.
+    let mut opened = false;
     // Each disconnection is reported once, however often it is retried.
     let mut told = false;
     loop {
         let trouble = match open(client, source, &query).await {
             Err(error) => Some(error),
-            Ok(mut stream) => loop {
-                match next_line(&mut stream).await {
-                    Err(error) => break Some(error),
-                    Ok(None) => break None,
-                    Ok(Some(line)) => {
-                        begun = true;
-                        told = false;
-                        pauses.reset();
-                        if !resume.is_new(line.timestamp) {
-                            continue;
-                        }
-                        let news = LogMessage::Line(source.id.clone(), line);
-                        if sender.send(news).await.is_err() {
-                            return Ok(());
+            Ok(mut stream) => {
+                opened = true;
+                loop {
+                    match next_line(&mut stream).await {
+                        Err(error) => break Some(error),
+                        Ok(None) => break None,
+                        Ok(Some(line)) => {
+                            begun = true;
+                            told = false;
+                            pauses.reset();
+                            if !resume.is_new(line.timestamp) {
+                                continue;
+                            }
+                            let news = LogMessage::Line(source.id.clone(), line);
+                            if sender.send(news).await.is_err() {
+                                return Ok(());
+                            }
                         }
                     }
                 }
-            },
+            }
         };
         match trouble {
-            Some(error) if begun && error.is_not_found() => return Ok(()),
+            Some(error) if opened && error.is_not_found() => return Ok(()),
             Some(error) if !error.is_passing() => return Err(error),
             Some(error) if !begun && matches!(error, ClientError::Unreachable { .. }) => {
                 return Err(error);

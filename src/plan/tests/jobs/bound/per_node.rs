@@ -384,7 +384,7 @@ fn a_part_that_is_reported_somewhat_later_is_recorded_without_a_history() {
 
 #[test]
 fn a_machine_has_a_few_open_parts_at_most_and_its_next_report_ends_them() {
-    let mut world = World::with_own_schedules(2, json!({}));
+    let mut world = World::with_own_schedules(2, json!({"schedule": "* * * * *"}));
     world.live(250, 10);
     world.tells("n1", run("00:05:00", None), None);
     world.settle();
@@ -437,4 +437,57 @@ fn a_machine_whose_clock_is_a_little_ahead_gets_no_time_again() {
     world.settle();
     let next = world.kept_by("n1").bound.clone().unwrap();
     assert_eq!((next.backoff_limit, next.handled), (2, at("00:10:00")));
+}
+
+#[test]
+fn a_part_with_a_false_start_keeps_no_part_of_another_machine_from_the_record() {
+    let mut world = World::with_own_schedules(2, json!({"successfulHistory": 0}));
+    world.live(250, 10);
+    let early = BoundRun {
+        started: Timestamp::UNIX_EPOCH,
+        ..run("00:05:00", Some(0))
+    };
+    world.tells("n1", early, Some("00:05:00"));
+    world.settle();
+    world.tells("n2", run("00:05:00", Some(0)), Some("00:05:00"));
+    world.settle();
+    let runs = world.runs();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    assert_eq!(nodes_of(&runs[0]), ["n1", "n2"]);
+}
+
+#[test]
+fn runs_that_began_just_now_by_the_word_of_a_machine_stay_beside_the_history_up_to_a_hundred() {
+    let every_minute = json!({"schedule": "* * * * *", "successfulHistory": 0});
+    let mut world = World::with_own_schedules(2, every_minute);
+    world.live(7200, 60);
+    let minutes: Vec<u32> = (2..=120).collect();
+    for some in minutes.chunks(19) {
+        let times = some.iter();
+        let times = times.map(|minute| format!("{:02}:{:02}:00", minute / 60, minute % 60));
+        let runs = times.map(|time| BoundRun {
+            started: world.now,
+            ..run(&time, Some(0))
+        });
+        let runs: Vec<BoundRun> = runs.collect();
+        let machine = world.at("n1");
+        machine.bound_handled = runs.last().map(|one| one.scheduled);
+        machine.bound_runs = runs;
+        world.settle();
+    }
+    assert_eq!(world.job_state().last_number, 119);
+    assert_eq!(world.runs().len(), 100);
+}
+
+#[test]
+fn a_part_at_a_time_that_the_schedule_does_not_have_gets_no_record() {
+    let mut world = World::with_own_schedules(2, json!({}));
+    world.live(250, 10);
+    world.tells("n1", run("00:04:30", Some(0)), None);
+    world.tells("n1", run("00:05:00", Some(0)), Some("00:05:00"));
+    world.settle();
+    let runs = world.runs();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    assert_eq!(runs[0].scheduled, Some(at("00:05:00")));
+    assert_eq!(world.job_state().positions["n1"], at("00:05:00"));
 }
