@@ -78,6 +78,8 @@ pub struct Volumes {
     /// The machine's settings, for children.
     config: AgentConfig,
     disks: ForeignDisks,
+    /// Whether the runtime's threads remove volumes (see [`Volumes::removing_in_paused_time`]).
+    removes_in_paused_time: bool,
 }
 
 /// What an instance mounts of one file system that is not KAT's own.
@@ -155,6 +157,17 @@ impl Volumes {
             file: Some(file),
             config: config.clone(),
             disks,
+            removes_in_paused_time: false,
+        }
+    }
+
+    /// For simulations: tokio's paused clock does not advance while a volume is removed, so that no order
+    /// of events depends on how long that takes.
+    #[must_use]
+    pub fn removing_in_paused_time(self) -> Self {
+        Self {
+            removes_in_paused_time: true,
+            ..self
         }
     }
 
@@ -561,7 +574,10 @@ impl Volumes {
                 removed.map_err(|error| RemovalFailure::from(&error))
             };
             // A large folder takes long.
-            let removed = self.disks.on_thread(work);
+            let removed = match self.removes_in_paused_time {
+                false => self.disks.on_thread(work),
+                true => self.disks.on_thread_of_runtime(work),
+            };
             let removed = removed.map_err(|error| RemovalFailure::of_work(&error))?;
             let removed = removed.await;
             return removed.map_err(|error| RemovalFailure::of_work(&error))?;

@@ -239,18 +239,39 @@ impl ForeignDisks {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<oneshot::Receiver<T>, ForeignDiskError> {
+        let (work, result) = self.counted(work)?;
+        let thread = std::thread::Builder::new().name("disk".to_owned());
+        let started = thread.spawn(work);
+        started.map_err(|error| ForeignDiskError::Thread(error.to_string()))?;
+        Ok(result)
+    }
+
+    /// As [`Self::on_thread`], on a thread of the runtime: tokio's paused clock does not advance
+    /// meanwhile. For simulations.
+    pub(crate) fn on_thread_of_runtime<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<oneshot::Receiver<T>, ForeignDiskError> {
+        let (work, result) = self.counted(work)?;
+        tokio::task::spawn_blocking(work);
+        Ok(result)
+    }
+
+    /// The work with a place among [`MOST_THREADS`], and what gets its result.
+    fn counted<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<(impl FnOnce() + Send + 'static, oneshot::Receiver<T>), ForeignDiskError> {
         let place = Arc::clone(&self.threads).try_acquire_owned();
         let place = place.map_err(|_| ForeignDiskError::Full)?;
         let (done, result) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("disk".to_owned());
-        let started = thread.spawn(move || {
+        let work = move || {
             let found = work();
             drop(place);
             // The caller may have stopped waiting.
             let _ = done.send(found);
-        });
-        started.map_err(|error| ForeignDiskError::Thread(error.to_string()))?;
-        Ok(result)
+        };
+        Ok((work, result))
     }
 
     /// Number of threads that work on disks now.

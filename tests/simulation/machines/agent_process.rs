@@ -540,14 +540,17 @@ fn tools(place: &Place) -> WorkerTools {
         clock: Arc::clone(&place.clock),
         limits_enforced: true,
         network: Arc::new(Well),
-        volumes: Arc::new(Volumes::new(
-            &root,
-            "/var/lib/kat/volumes",
-            &AgentConfig {
-                volume_shared: place.shared,
-                ..AgentConfig::default()
-            },
-        )),
+        volumes: Arc::new(
+            Volumes::new(
+                &root,
+                "/var/lib/kat/volumes",
+                &AgentConfig {
+                    volume_shared: place.shared,
+                    ..AgentConfig::default()
+                },
+            )
+            .removing_in_paused_time(),
+        ),
         secrets: Secrets::new(&root, &place.identity.node, &RenderSettings::default()),
         listeners: Arc::new(Nobody),
         options: MachineOptions::new(&root, &AgentConfig::default()),
