@@ -221,7 +221,7 @@ fn client(leader_api: &str, token: Option<&str>) -> anyhow::Result<Client> {
 
 fn not_for_joining() -> anyhow::Error {
     anyhow::anyhow!(
-        "the token is not one for joining; `katcall token create --join` on a machine of the cluster prints the whole command"
+        "the token is not one for joining, or a part of it is missing; `katcall token create --join` on a machine of the cluster prints the whole command"
     )
 }
 

@@ -228,7 +228,9 @@ async fn drain_machine(
     say: StepPrinter<'_>,
     go_on: impl FnOnce(&str) -> anyhow::Result<bool>,
 ) -> anyhow::Result<bool> {
-    say("draining this machine: other machines take over what runs here (`--no-drain` skips this)");
+    say(
+        "asking the cluster to drain this machine, so that others take over what runs here (`--no-drain` skips this)",
+    );
     let end = match ClusterLeader::of(identity) {
         Ok(leader) => drain(&leader, say).await,
         Err(error) => DrainEnd::Nobody(format!("{error:#}")),

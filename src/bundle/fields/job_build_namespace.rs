@@ -95,8 +95,8 @@ pub(crate) const FIELDS: &[Field] = &[
 
     namespace("apiVersion", Word(API_VERSION), "kat.dws.rip/v1alpha1", "version of the schema").required().identity(),
     namespace("kind", Word(&["Namespace"]), "Namespace", "kind of the document").required().identity(),
-    namespace("metadata", Mapping, "{name: shop}", "name and labels").required().identity(),
-    namespace("metadata.name", Text, "shop", "name: a DNS label of at most 40 characters; no top-level domain such as `dev`, and no word for a kind of object such as `node` or `volume`").required().identity(),
+    namespace("metadata", Mapping, "{name: webshop}", "name and labels").required().identity(),
+    namespace("metadata.name", Text, "webshop", "name: a DNS label of at most 40 characters; no top-level domain such as `dev`, and no word for a kind of object such as `node` or `volume`").required().identity(),
     namespace("metadata.labels", TextMap, "{team: shop}", "labels of your own").default("{}"),
     namespace("spec", Mapping, "{isolation: Shared}", "settings of the namespace; administrators only"),
     namespace("spec.isolation", Word(&["Private", "Shared"]), "Shared", "who may reach its workloads: Private (its own workloads and those of allowNamespaces) or Shared (all workloads)").default("Private"),

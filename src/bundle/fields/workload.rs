@@ -27,7 +27,7 @@ pub(super) const FIELDS: &[Field] = &[
     field("kind", Word(&["Workload"]), "Workload", "kind of the document").required().identity(),
     field("metadata", Mapping, "{name: web}", "name, namespace and labels").required().identity(),
     field("metadata.name", Text, "web", "name: a DNS label of at most 40 characters").required().identity(),
-    field("metadata.namespace", Text, "shop", "namespace of the workload").default("default").identity(),
+    field("metadata.namespace", Text, "webshop", "namespace of the workload").default("default").identity(),
     field("metadata.labels", TextMap, "{team: shop}", "labels of your own; containers of instances that are created from then on get them, too").default("{}"),
     field("spec", Mapping, "{}", "desired state").required(),
     field("spec.type", Word(&["Service", "Job", "DaemonService"]), "DaemonService", "kind of work: Service (runs until it is deleted), Job (runs to its end) or DaemonService (one instance on each machine)").default("Service").optional_since(2),

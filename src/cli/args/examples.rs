@@ -13,7 +13,7 @@ pub(crate) const DELETE: &str = "\
 Examples:
   katcall delete workload web --wait
   katcall delete volume/db/data
-  katcall delete namespace shop --cascade";
+  katcall delete namespace webshop --cascade";
 pub(crate) const DRAIN: &str = "\
 Examples:
   katcall drain n2
@@ -81,7 +81,7 @@ Example:
 pub(crate) const TOKEN_CREATE: &str = "\
 Examples:
   katcall token create --join
-  katcall token create --scope deploy:shop --name ci -o connection > ci.conf";
+  katcall token create --scope deploy:webshop --name ci -o connection > ci.conf";
 pub(crate) const WAIT: &str = "\
 Examples:
   katcall wait workload/web --for=phase=Running

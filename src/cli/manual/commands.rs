@@ -49,7 +49,7 @@ const EXAMPLES: [(&str, &str); 8] = [
     ),
     (
         "Create a connection file for a pipeline, which may deploy to one namespace:",
-        "katcall token create --scope deploy:shop -o connection > ci.conf",
+        "katcall token create --scope deploy:webshop -o connection > ci.conf",
     ),
 ];
 

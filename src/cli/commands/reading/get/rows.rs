@@ -101,7 +101,7 @@ pub(crate) fn object(of: &ObjectReference) -> String {
     }
 }
 
-/// Such as `admin`, `read` or `deploy:shop`.
+/// Such as `admin`, `read` or `deploy:webshop`.
 pub(crate) fn scope(scope: &Scope) -> String {
     match scope {
         Scope::Admin => "admin".to_owned(),

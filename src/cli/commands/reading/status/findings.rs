@@ -550,7 +550,12 @@ impl Findings {
         let due = since.max(one.grace_until.get());
         let lasts = due.map_or(0, |due| now.duration_since(due).as_secs());
         let since = since.map_or_else(String::new, |since| {
-            format!(" (replacement began {} ago)", time::age(now, since.into()))
+            let age = time::age(now, since.into());
+            if one.phase == AuthorityPhase::Due {
+                format!(" (for {age})")
+            } else {
+                format!(" (replacement began {age} ago)")
+            }
         });
         let line = format!(
             "authority {} is in phase {}{since}{}",
@@ -1149,6 +1154,9 @@ mod tests {
         assert!(found.troubles.len() == 1 && found.troubles[0].contains("in phase Retire"));
         let found = replaced(AuthorityPhase::Due, "");
         assert_eq!((found.troubles, found.under_way.len()), (none.clone(), 1));
+        let found = replaced(AuthorityPhase::Due, "2026-11-22T03:50:00Z");
+        assert_eq!(found.troubles, none);
+        assert!(found.under_way[0].contains("in phase Due (for 10m): "));
         let found = replaced(AuthorityPhase::Migration, "");
         assert!(found.troubles.len() == 1 && found.troubles[0].contains("in phase Migration"));
         assert_eq!(found.under_way, none);
